@@ -1,0 +1,33 @@
+# Each target does its own set-up: it makes .venv where there is none.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test check soak performance clean
+
+demo: $(INSTALLED)  ## build an engine, take its cold start apart, print the table
+	$(BIN)/bench demo
+
+test: $(INSTALLED) check  ## the whole quick suite: lint, types, tests
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+soak: $(INSTALLED)  ## the long bars
+	$(BIN)/python -m pytest tests/soak --timeout 5400
+
+performance: $(INSTALLED)  ## the timed bars: run it on a machine that does nothing else
+	$(BIN)/python -m pytest tests/performance -s --timeout 3600
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

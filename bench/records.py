@@ -1,0 +1,178 @@
+"""The run folder: written as `<id>.partial/` while a run goes, renamed when it is whole, never overwritten.
+
+Tables are streamed as Arrow IPC (`NAME.arrows`), so that a crash loses what was not yet flushed and nothing else; when
+the run ends they become `NAME.parquet`. Every reader here takes a `.partial` folder too and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA_VERSION = 1
+PARTIAL_SUFFIX = ".partial"
+
+
+def new_run_id(kind: str, subject: str) -> str:
+    """`20260131-120000-coldstart-resnet50-3f2a`: sorts by time (UTC), says what it is, and two at once differ."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in subject)
+    return f"{stamp}-{kind}-{plain}-{secrets.token_hex(2)}"
+
+
+class TableStream:
+    """Rows of one table on their way to the disk. Each `write` is flushed to the operating system."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        self.path = path
+        self._schema = schema
+        self._file = path.open("xb")
+        self._writer = pa.ipc.new_stream(self._file, schema)
+        self._file.flush()
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        import pyarrow as pa
+
+        self.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=self._schema))
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self._file.flush()
+
+    def close(self) -> None:
+        if not self._file.closed:
+            try:
+                self._writer.close()
+            finally:
+                self._file.close()
+
+
+class RunFolder:
+    """A run being written."""
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.path = path
+        self.run_id = run_id
+        self._streams: list[TableStream] = []
+
+    @classmethod
+    def create(cls, results: Path, run_id: str) -> RunFolder:
+        """Make `results/<run_id>.partial/`. Raises BenchError where the results folder cannot be written."""
+        path = results / (run_id + PARTIAL_SUFFIX)
+        try:
+            results.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except OSError as error:
+            raise BenchError(f"results folder {results} cannot be written ({error.strerror}); name another with --results") from None
+        return cls(path, run_id)
+
+    def table(self, name: str, schema: pa.Schema) -> TableStream:
+        stream = TableStream(self.path / f"{name}.arrows", schema)
+        self._streams.append(stream)
+        return stream
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write or replace a JSON file as a whole: a reader sees the old or the new one."""
+        target = self.path / name
+        temporary = target.with_suffix(".new")
+        temporary.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
+        temporary.replace(target)
+
+    def close(self) -> None:
+        """Close the streams and leave the folder as `.partial`."""
+        for stream in self._streams:
+            stream.close()
+
+    def finish(self) -> Path:
+        """Turn the streams into Parquet and give the folder its name. Returns the final path."""
+        import pyarrow.parquet as pq
+
+        self.close()
+        for stream in self._streams:
+            target = stream.path.with_suffix(".parquet")
+            with pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
+                for batch in _read_stream(stream.path):
+                    writer.write_batch(batch)
+            stream.path.unlink()
+        final = self.path.parent / self.run_id
+        if final.exists():
+            raise BenchError(f"{final} exists already and is not overwritten; the run is kept as {self.path}")
+        self.path.rename(final)
+        return final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedRun:
+    """A run on the disk. `partial` says that it did not end by itself."""
+
+    path: Path
+    partial: bool
+    run: dict[str, Any]
+
+    def table(self, name: str) -> pa.Table | None:
+        """The table `name`, from Parquet or from the stream of a partial run; None where the run has none."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        parquet, stream = self.path / f"{name}.parquet", self.path / f"{name}.arrows"
+        try:
+            if parquet.exists() and not stream.exists():
+                return pq.read_table(parquet)
+            if stream.exists():
+                batches = list(_read_stream(stream))
+                return pa.Table.from_batches(batches) if batches else None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BenchError(f"{parquet if parquet.exists() else stream} cannot be read: {error}") from None
+        return None
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        if not path.exists():
+            return None
+        value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return value
+
+
+def open_run(path: Path) -> SavedRun:
+    """Open a run folder or a `.partial` one. Raises BenchError."""
+    if not path.exists() and path.with_name(path.name + PARTIAL_SUFFIX).exists():
+        path = path.with_name(path.name + PARTIAL_SUFFIX)
+    run_file = path / "run.json"
+    if not run_file.exists():
+        raise BenchError(f"{path} is not a run folder: it has no run.json")
+    try:
+        run = json.loads(run_file.read_text("utf-8"))
+        version = run["schema_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BenchError(f"{run_file} cannot be read: {error}") from None
+    if version != SCHEMA_VERSION:
+        raise BenchError(f"{run_file} has schema version {version}, this program reads {SCHEMA_VERSION}")
+    return SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
+
+
+def _read_stream(path: Path) -> Iterator[pa.RecordBatch]:
+    """The whole batches of an Arrow IPC stream; a torn last one, from a crash, ends it."""
+    import pyarrow as pa
+
+    with path.open("rb") as file:
+        try:
+            reader = pa.ipc.open_stream(file)
+        except (pa.ArrowInvalid, EOFError):
+            return
+        while True:
+            try:
+                yield reader.read_next_batch()
+            except (StopIteration, EOFError, pa.ArrowInvalid, OSError):
+                return

@@ -1,0 +1,64 @@
+"""Quantities as people write them, and back: durations in ns, sizes in bytes, rates per second."""
+
+from __future__ import annotations
+
+import re
+
+from bench.errors import BenchError
+
+_DURATION_NS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "min": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_SIZE_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+def parse_duration_ns(text: str, what: str = "duration") -> int:
+    """`300ms`, `2s`, `1.5min` in ns. A bare number has no unit and is refused, except 0."""
+    match = _QUANTITY.fullmatch(text)
+    unit = match.group(2) if match else ""
+    if match and float(match.group(1)) == 0 and not unit:
+        return 0
+    if not match or unit not in _DURATION_NS:
+        raise BenchError(f"{what} {text!r} is not a time: write a number with ns, us, ms, s, min or h, such as 300ms")
+    return round(float(match.group(1)) * _DURATION_NS[unit])
+
+
+def parse_size_bytes(text: str, what: str = "size") -> int:
+    """`602112`, `16GiB`, `64 MB` in bytes."""
+    match = _QUANTITY.fullmatch(text)
+    if not match or match.group(2).lower() not in _SIZE_BYTES:
+        raise BenchError(f"{what} {text!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB or GiB")
+    return round(float(match.group(1)) * _SIZE_BYTES[match.group(2).lower()])
+
+
+def format_duration(ns: float | None) -> str:
+    """Three significant digits with the unit that fits: `31.4 ms`; `-` when not known."""
+    if ns is None:
+        return "-"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= size:
+            return f"{_three_digits(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def format_size(size: float | None) -> str:
+    """Decimal units, three significant digits: `102 MB`; `-` when not known."""
+    if size is None:
+        return "-"
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= scale:
+            return f"{_three_digits(size / scale)} {unit}"
+    return f"{size:.0f} B"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    return f"{value:.2f}" if magnitude < 10 else f"{value:.1f}" if magnitude < 100 else f"{value:.0f}"

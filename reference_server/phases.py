@@ -1,0 +1,56 @@
+"""The phases of a cold start: each lies between two clock reads around the act that it names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bench.clock import now_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """`start_ns` and `end_ns` on CLOCK_MONOTONIC; `resident_bytes` of the process after it, None where not known."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    resident_bytes: int | None
+    device_bytes: int | None = None
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process (proc(5), statm field 2), None where the host does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as stream:
+            return int(stream.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class Phases:
+    """A list of phases in the order in which they ended. Not for use from several threads at once."""
+
+    __slots__ = ("recorded",)
+
+    def __init__(self) -> None:
+        self.recorded: list[Phase] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the body. A body that raises leaves no phase: it did not do what the name says."""
+        start = now_ns()
+        yield
+        self.add(name, start, now_ns())
+
+    def add(self, name: str, start_ns: int, end_ns: int) -> None:
+        self.recorded.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, resident_bytes=resident_bytes()))
+
+    @property
+    def total_ns(self) -> int:
+        return sum(phase.end_ns - phase.start_ns for phase in self.recorded)

@@ -1,0 +1,102 @@
+"""The runtime seam: load an engine, make a slot, run it, release it. Every step times itself by phase.
+
+A runtime is started once in a process (`library` and `device` phases), loads engines (`deserialise`), and an engine
+makes slots (`slot`, `buffers`). Reading and verifying an engine's bytes is the same for all: reference_server.loader.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from bench.engine.manifest import Manifest
+from bench.errors import BenchError
+from reference_server.phases import Phases
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RUNTIMES = ("onnxruntime", "synthetic")
+
+
+class DeviceSpoiled(Exception):
+    """The device or its context can no longer be used in this process: the process must end."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a run gave: arrays that the caller owns, and the three parts of the service time in ns."""
+
+    outputs: dict[str, NDArray[Any]]
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
+class Slot(Protocol):
+    """One execution context with its buffers: used by one request at a time."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> Answer:
+        """Run once. `inputs` are C-contiguous, checked against the manifest; `outputs` None means all of them."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """A loaded engine, from which slots are made. Slots are closed before it is."""
+
+    manifest: Manifest
+
+    def make_slot(self, phases: Phases) -> Slot:
+        """Phases: `slot` (the execution context) and `buffers` (input and output memory)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """One inference library."""
+
+    version: str
+
+    def start(self, phases: Phases) -> None:
+        """Import the library (`library`) and initialise the device (`device`, where there is one). Repeatable."""
+        ...
+
+    def load(self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases) -> Engine:
+        """Make a loaded engine of verified bytes (`deserialise`). Raises EngineRefused or BenchError."""
+        ...
+
+
+def open_runtime(name: str) -> Runtime:
+    """The runtime called `name`, its library not imported yet. Raises BenchError for an unknown name."""
+    if name not in RUNTIMES:
+        raise BenchError(f"unknown runtime {name!r}: this build knows {', '.join(RUNTIMES)}")
+    runtime: Runtime = importlib.import_module(f"{__name__}.{name}").RUNTIME
+    return runtime
+
+
+Options = TypeVar("Options")
+
+
+def parse_options(kind: type[Options], given: Mapping[str, str]) -> Options:
+    """Fill a dataclass of int, str and bool fields from KEY=VALUE settings. Raises BenchError naming the key."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, text in given.items():
+        if key not in fields:
+            raise BenchError(f"unknown runtime setting {key!r}: known are {', '.join(fields)}")
+        wanted = fields[key].type
+        try:
+            values[key] = _BOOLEANS[text.lower()] if wanted == "bool" else int(text) if wanted == "int" else text
+        except (ValueError, KeyError):
+            raise BenchError(f"runtime setting {key}={text!r} is not a {wanted}") from None
+    return kind(**values)
+
+
+_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

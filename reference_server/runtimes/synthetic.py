@@ -1,0 +1,140 @@
+"""A runtime of declared times: it sleeps where a real one works, and says so. The tests' oracle, never a result.
+
+Its engine file is JSON with the fields of `Declaration`. Output element j of a batch row is twice input element
+`j mod input_elements`. Memory that is declared is really allocated and touched.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.clock import now_ns
+from bench.engine.manifest import Manifest, check_runtime_version
+from bench.errors import BenchError, EngineRefused
+from reference_server.phases import Phases
+from reference_server.runtimes import Answer, parse_options
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What the engine pretends to take. Times in ns, memory in bytes; 0 is none."""
+
+    load_ns: int = 0
+    slot_ns: int = 0
+    service_ns: int = 0
+    first_service_ns: int = 0  # added to the first run of each slot
+    gap_ns: int = 0  # spent between two phases of a load, in none of them: shows up as unattributed
+    engine_bytes: int = 0
+    slot_bytes: int = 0
+    fail_every_loads: int = 0  # each n-th load of the process fails
+    fail_every_runs: int = 0  # each n-th run of a slot fails
+    wrong_every_runs: int = 0  # each n-th run of a slot answers wrongly
+    input_elements: int = 1024
+    output_elements: int = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticOptions:
+    """Runtime settings; `threads` is accepted so that one command line serves every runtime."""
+
+    threads: int = 1
+
+
+class SyntheticSlot:
+    def __init__(self, declared: Declaration) -> None:
+        self._declared = declared
+        self._memory = _touched(declared.slot_bytes)
+        self._runs = 0
+
+    def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> Answer:
+        import numpy as np
+
+        declared = self._declared
+        started = now_ns()
+        self._runs += 1
+        given = np.array(inputs["input"])
+        copied = now_ns()
+        pause_ns = declared.service_ns + (declared.first_service_ns if self._runs == 1 else 0)
+        if pause_ns:
+            time.sleep(pause_ns / 1e9)
+        if declared.fail_every_runs and self._runs % declared.fail_every_runs == 0:
+            raise RuntimeError("synthetic: this run was declared to fail")
+        inferred = now_ns()
+        repeats = -(-declared.output_elements // declared.input_elements)
+        doubled = given[:, : declared.output_elements] * np.float32(2)
+        answer = doubled if repeats == 1 else np.tile(doubled, (1, repeats))[:, : declared.output_elements]
+        if declared.wrong_every_runs and self._runs % declared.wrong_every_runs == 0:
+            answer = answer + np.float32(1)
+        done = now_ns()
+        return Answer(outputs={"output": answer}, input_ns=copied - started, infer_ns=inferred - copied, output_ns=done - inferred)
+
+    def close(self) -> None:
+        self._memory = b""
+
+
+class SyntheticEngine:
+    def __init__(self, manifest: Manifest, declared: Declaration) -> None:
+        self.manifest = manifest
+        self._declared = declared
+        self._memory = _touched(declared.engine_bytes)
+
+    def make_slot(self, phases: Phases) -> SyntheticSlot:
+        with phases.phase("slot"):
+            if self._declared.slot_ns:
+                time.sleep(self._declared.slot_ns / 1e9)
+        with phases.phase("buffers"):
+            return SyntheticSlot(self._declared)
+
+    def close(self) -> None:
+        self._memory = b""
+
+
+class SyntheticRuntime:
+    version = VERSION
+
+    def __init__(self) -> None:
+        self._loads = 0
+        self._lock = threading.Lock()
+
+    def start(self, phases: Phases) -> None:
+        with phases.phase("library"):
+            import numpy  # noqa: F401  (what a real library would import too)
+
+    def load(
+        self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases
+    ) -> SyntheticEngine:
+        check_runtime_version(manifest, self.version)
+        parse_options(SyntheticOptions, options)
+        try:
+            declared = Declaration(**json.loads(engine_bytes))
+        except (ValueError, TypeError) as error:
+            raise EngineRefused(f"{engine_dir / manifest.engine_file.name} is not a synthetic engine: {error}") from None
+        if declared.gap_ns:
+            time.sleep(declared.gap_ns / 1e9)
+        with self._lock:
+            self._loads += 1
+            fails = declared.fail_every_loads and self._loads % declared.fail_every_loads == 0
+        with phases.phase("deserialise"):
+            if declared.load_ns:
+                time.sleep(declared.load_ns / 1e9)
+            if fails:
+                raise BenchError("synthetic: this load was declared to fail")
+            return SyntheticEngine(manifest, declared)
+
+
+def _touched(size: int) -> bytes:
+    return b"\x01" * size
+
+
+RUNTIME = SyntheticRuntime()
