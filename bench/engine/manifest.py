@@ -133,6 +133,15 @@ class Manifest:
         return self.files[0]
 
     @property
+    def engine_files(self) -> tuple[EngineFile, ...]:
+        """What the runtime reads: all files but the probe."""
+        return tuple(file for file in self.files if file.name != PROBE_FILE)
+
+    @property
+    def engine_bytes(self) -> int:
+        return sum(file.bytes for file in self.engine_files)
+
+    @property
     def max_batch(self) -> int | None:
         """The largest first dimension that any profile allows, where the first axis is dynamic in all inputs."""
         if not self.inputs or not all(t.dims and isinstance(t.dims[0], str) for t in self.inputs):

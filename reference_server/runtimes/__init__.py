@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,22 @@ def open_runtime(name: str) -> Runtime:
         raise BenchError(f"unknown runtime {name!r}: this build knows {', '.join(RUNTIMES)}")
     runtime: Runtime = importlib.import_module(f"{__name__}.{name}").RUNTIME
     return runtime
+
+
+def usable_cores() -> int:
+    """The processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """`KEY=VALUE` texts as a mapping. Raises BenchError."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise BenchError(f"--set {text!r} is not KEY=VALUE")
+        settings[key] = value
+    return settings
 
 
 Options = TypeVar("Options")

@@ -155,7 +155,7 @@ class OrtRuntime:
             )
             session_options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.spinning else "0")
             # A model with weights in files of their own finds them beside it, so it is loaded by path.
-            source: bytes | str = engine_bytes if len(manifest.files) == 1 else str(engine_dir / manifest.engine_file.name)
+            source: bytes | str = engine_bytes if len(manifest.engine_files) == 1 else str(engine_dir / manifest.engine_file.name)
             try:
                 session = onnxruntime.InferenceSession(source, session_options, providers=["CPUExecutionProvider"])
             except Exception as error:  # ONNX Runtime raises many kinds of its own, all of them a refusal to load
