@@ -28,8 +28,7 @@ PROCESS_LEVELS = ("process", "process-disk")
 LEVELS = (*PROCESS_LEVELS, "engine", "slot", "warm")
 FLOOR = "floor"
 FLOOR_DISK = "floor-disk"
-# Pages count as dropped when next to none is left, and as warm when next to all are there.
-_DROPPED_FRACTION, _WARM_FRACTION = 0.01, 0.99
+_WARM_FRACTION = 0.99  # of an engine's pages, for the page cache to count as warm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +203,7 @@ def cold_start_schema() -> pa.Schema:
 
 def _drop_pages(files: Sequence[Path]) -> str:
     """`dropped` where the engine's pages are verified to be out of the page cache, else `unknown`."""
-    for path in files:
-        pagecache.drop(path)
-    fractions = [pagecache.resident_fraction(path) for path in files]
-    return "dropped" if all(f is not None and f <= _DROPPED_FRACTION for f in fractions) else "unknown"
+    return "dropped" if all([pagecache.drop(path) for path in files]) else "unknown"
 
 
 def _warm_pages(files: Sequence[Path]) -> str:

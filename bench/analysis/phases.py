@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.analysis.statistics import Interval, Shift, median, median_interval, percentile, shift
-from bench.units import format_duration, format_size
+from bench.units import format_duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +103,9 @@ class _Rows:
         c = self.columns
         chosen = (c["variant"] == variant) & (c["level"] == level) & (c["phase"] == phase)
         trials, position = np.unique(c["order"][chosen], return_inverse=True)
-        return np.bincount(position, weights=c["duration_ns"][chosen].astype(np.float64), minlength=len(trials))
+        sums = np.zeros(len(trials))
+        np.add.at(sums, position, c["duration_ns"][chosen])
+        return sums
 
     def phase_names(self, variant: str, level: str) -> list[tuple[str, bool]]:
         """Phases in the order in which they happen, and whether they are part of the total."""
@@ -304,6 +306,3 @@ def describe_comparison(comparison: Comparison) -> str:
 def _signed(ns: float) -> str:
     return ("+" if ns >= 0 else "-") + format_duration(abs(ns))
 
-
-def describe_memory(level: LevelSummary) -> str:
-    return format_size(level.resident_bytes)

@@ -90,7 +90,8 @@ def resolve_shapes(tensors: Sequence[Tensor], given: Mapping[str, str]) -> dict[
         shape = parse_shape(given[tensor.name])
         if len(shape.min) != len(tensor.dims):
             raise BenchError(
-                f"--shape {tensor.name}={given[tensor.name]} has {len(shape.min)} axes, the input has {len(tensor.dims)}: {show_dims(tensor)}"
+                f"--shape {tensor.name}={given[tensor.name]} has {len(shape.min)} axes, "
+                f"the input has {len(tensor.dims)}: {show_dims(tensor)}"
             )
         for axis, dim in enumerate(tensor.dims):
             sizes = (shape.min[axis], shape.opt[axis], shape.max[axis])
