@@ -13,3 +13,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 fine, 1 a gate was missed, 2 wrong usage or input, 3 the run is not valid, 130 stopped with Ctrl-C.",
 )
+
+
+@app.callback()
+def _bench() -> None:  # without a callback, an application with one command would take no command's name
+    pass
