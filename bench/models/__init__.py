@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -99,9 +100,12 @@ def write_model(name: str, seed: int, path: Path, *, force: bool = False) -> Wri
         raise BenchError(f"{path} is a folder: name the file to write, such as {path / name}.onnx")
     if path.exists() and not force:
         raise BenchError(f"{path} exists already: choose another name, or overwrite it with --force")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"folder {path.parent} cannot be made: {error.strerror}") from None
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
         partial.touch()  # an unwritable folder is found before the model is built
         proto = model.build(seed)
         content = proto.SerializeToString(deterministic=True)
@@ -110,7 +114,8 @@ def write_model(name: str, seed: int, path: Path, *, force: bool = False) -> Wri
     except OSError as error:
         raise BenchError(f"{path} cannot be written: {error.strerror}") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not there after a success, nor where its folder takes no files
+            partial.unlink()
     return WrittenModel(
         path=path,
         bytes=len(content),
@@ -124,6 +129,6 @@ def write_model(name: str, seed: int, path: Path, *, force: bool = False) -> Wri
 def _described(value: onnx.ValueInfoProto) -> str:
     from onnx import TensorProto
 
-    datatype = {TensorProto.FLOAT: "FP32", TensorProto.INT64: "INT64"}[value.type.tensor_type.elem_type]
-    dims = ", ".join(dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim)
-    return f"{value.name} {datatype} [{dims}]"
+    tensor = value.type.tensor_type
+    datatype = "FP32" if tensor.elem_type == TensorProto.FLOAT else "INT64"  # the built-in models have no other
+    return f"{value.name} {datatype} [{', '.join(dim.dim_param or str(dim.dim_value) for dim in tensor.shape.dim)}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import onnx
 from onnx import TensorProto
@@ -19,7 +20,7 @@ def build(seed: int) -> onnx.ModelProto:
     graph = Graph("tiny", seed=seed)
     value = "input"
     sizes = (FEATURES, HIDDEN, HIDDEN, CLASSES)
-    for layer, (width, units) in enumerate(zip(sizes, sizes[1:], strict=False), start=1):
+    for layer, (width, units) in enumerate(pairwise(sizes), start=1):
         last = layer == len(sizes) - 1
         weight = graph.weight(f"dense{layer}.weight", (units, width), std=math.sqrt((1 if last else 2) / width))
         bias = graph.weight(f"dense{layer}.bias", (units,), std=0.1)
