@@ -120,8 +120,8 @@ class _Rows:
         return median(known) if len(known) else None
 
 
-def summarize(table: pa.Table, variants: Sequence[str], requested_trials: int) -> ColdStartSummary:
-    """Summarize the rows of `cold_starts` (bench.coldstart.cold_start_schema). An empty table gives an invalid summary."""
+def summarize(table: pa.Table, variants: Sequence[str], requested_trials: int, warnings: Sequence[str] = ()) -> ColdStartSummary:
+    """Summarize the rows of `cold_starts` (bench.coldstart.cold_start_schema). `warnings` of the environment become caveats."""
     rows = _Rows({name: _column(table, name) for name in table.column_names})
     present = set(zip(rows.columns["variant"].tolist(), rows.columns["level"].tolist(), strict=True))
     order = ("process-disk", "process", "engine", "slot", "warm")
@@ -140,7 +140,7 @@ def summarize(table: pa.Table, variants: Sequence[str], requested_trials: int) -
         comparisons=tuple(_comparisons(rows, levels, variants)),
         floors=floors,
         invalid=tuple(_invalid(levels)),
-        caveats=tuple(_caveats(levels, requested_trials)),
+        caveats=(*_caveats(levels, requested_trials), *warnings),
     )
 
 
@@ -305,4 +305,3 @@ def describe_comparison(comparison: Comparison) -> str:
 
 def _signed(ns: float) -> str:
     return ("+" if ns >= 0 else "-") + format_duration(abs(ns))
-

@@ -39,7 +39,7 @@ def build(
     from bench.engine.build import build_engine, check_request
     from bench.engine.resolve import BuildOptions, build_request, measure_baseline, write_built_in
 
-    given = options.build_options(BuildOptions, runtime, optimize, name, shape, values, seed)
+    given = BuildOptions.from_flags(runtime=runtime, optimize=optimize, name=name, shapes=shape or [], inputs=values or [], seed=seed)
     request, _ = build_request(model, given)
     request = dataclasses.replace(request, version=model_version, sign_with=sign, replace=force)
     check_request(request, output)
@@ -54,7 +54,9 @@ def build(
     from bench.units import format_duration, format_size
 
     baseline = manifest.baseline
-    typer.echo(f"engine   {output}: {manifest.name}, {manifest.runtime} {manifest.runtime_version}, {manifest.precision}, {manifest.device}")
+    typer.echo(
+        f"engine   {output}: {manifest.name}, {manifest.runtime} {manifest.runtime_version}, {manifest.precision}, {manifest.device}"
+    )
     typer.echo(f"size     {format_size(manifest.engine_bytes)}, built in {format_duration(manifest.build_duration_ns)}")
     typer.echo(f"parity   {manifest.parity_error:.2g} relative against the unoptimised model (allowed: {manifest.tolerance:.2g})")
     if baseline is not None:

@@ -31,7 +31,9 @@ def render(summary: ColdStartSummary, subject: str, console: Console) -> None:
 
 
 def _levels_table(summary: ColdStartSummary) -> RenderableType:
-    table = Table(title="until the first correct answer", title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title="until the first correct answer", title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     several = len({level.variant for level in summary.levels}) > 1
     for name in (*(("variant",) if several else ()), "level"):
         table.add_column(name, no_wrap=True)
