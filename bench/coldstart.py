@@ -203,7 +203,7 @@ def cold_start_schema() -> pa.Schema:
 
 def _drop_pages(files: Sequence[Path]) -> str:
     """`dropped` where the engine's pages are verified to be out of the page cache, else `unknown`."""
-    return "dropped" if all([pagecache.drop(path) for path in files]) else "unknown"
+    return "dropped" if all(list(map(pagecache.drop, files))) else "unknown"
 
 
 def _warm_pages(files: Sequence[Path]) -> str:

@@ -1,4 +1,7 @@
-"""Gates: bounds that a user sets on a cold-start run, for CI. `process.p50 < 2s`, `slot.buffers.p95 <= 5ms`, `process.memory.p50 < 500MB`."""
+"""Gates: bounds that a user sets on a cold-start run, for CI.
+
+`process.p50 < 2s`, `slot.buffers.p95 <= 5ms`, `process.memory.p50 < 500MB`.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 PROCESS_LEVELS = ("process", "process-disk")
 # Imports and everything before the library call: what a user can only save by not starting a process.
 _START_PHASES = ("spawn", "imports", "library")
-_INFERENCE_PHASES = ("first_inference", "inference", "check")
+_INFERENCE_PHASES = ("first_inference", "inference", "check")  # what is left of a total without these is before_inference
+_FLOORS = (
+    ("read file, pages dropped", "floor-disk", "read_file"),
+    ("read file, pages warm", "floor", "read_file"),
+    ("copy in memory", "floor", "copy_memory"),
+)
 UNATTRIBUTED_LIMIT = 0.03
 OUTSIDE_LIMIT = 0.03
 
@@ -127,12 +132,10 @@ def summarize(table: pa.Table, variants: Sequence[str], requested_trials: int, w
     order = ("process-disk", "process", "engine", "slot", "warm")
     levels = tuple(_level(rows, v, level) for v in variants for level in order if (v, level) in present)
     floors = {
-        f"{variant} {level}.{phase}".strip(): _spread(rows.totals(variant, level, phase))
+        f"{variant} {name}".strip(): _spread(rows.totals(variant, level, phase))
         for variant in variants
-        for level in ("floor", "floor-disk")
+        for name, level, phase in _FLOORS
         if (variant, level) in present
-        for phase in ("read_file", "copy_memory")
-        if not (level == "floor-disk" and phase == "copy_memory")
     }
     return ColdStartSummary(
         sentence=_sentence(levels, variants),
@@ -158,13 +161,10 @@ def _spread(values: NDArray[np.float64]) -> Spread:
 def _level(rows: _Rows, variant: str, level: str) -> LevelSummary:
     total = rows.totals(variant, level, "total")
     phases = []
-    before = total.copy()
     for name, in_total in rows.phase_names(variant, level):
         if name in ("total", "total_outside"):
             continue
         values = rows.totals(variant, level, name)
-        if name in _INFERENCE_PHASES:
-            before = before - values
         phases.append(
             PhaseSummary(
                 name=name,
@@ -182,7 +182,7 @@ def _level(rows: _Rows, variant: str, level: str) -> LevelSummary:
         variant=variant,
         level=level,
         total=_spread(total),
-        before_inference=_spread(before),
+        before_inference=_spread(_quantity(rows, variant, level, "before_inference")),
         outside=_spread(rows.totals(variant, level, "total_outside")),
         phases=tuple(phases),
         resident_bytes=rows.memory(variant, level, "total", "resident_bytes"),
@@ -196,26 +196,28 @@ def _comparisons(rows: _Rows, levels: Sequence[LevelSummary], variants: Sequence
 
     def compare(first: tuple[str, str], second: tuple[str, str], quantity: str) -> None:
         if first in present and second in present:
-            a, b = (_before(rows, *key) if quantity == "before_inference" else rows.totals(*key, "total") for key in (first, second))
+            a, b = (_quantity(rows, *key, quantity) for key in (first, second))
             found.append(Comparison(first=" ".join(first).strip(), second=" ".join(second).strip(), quantity=quantity, shift=shift(a, b)))
 
     for variant in variants:
         compare((variant, "process"), (variant, "process-disk"), "total")
         compare((variant, "engine"), (variant, "process"), "before_inference")
         compare((variant, "slot"), (variant, "engine"), "before_inference")
-        compare((variant, "warm"), (variant, "slot"), "total")
+        compare((variant, "warm"), (variant, "slot"), "answer")
     for other in variants[1:]:
         for level in dict.fromkeys(s.level for s in levels):
             compare((variants[0], level), (other, level), "total")
     return found
 
 
-def _before(rows: _Rows, variant: str, level: str) -> NDArray[np.float64]:
-    before = rows.totals(variant, level, "total")
-    for name, _ in rows.phase_names(variant, level):
-        if name in _INFERENCE_PHASES:
-            before = before - rows.totals(variant, level, name)
-    return before
+def _quantity(rows: _Rows, variant: str, level: str, quantity: str) -> NDArray[np.float64]:
+    """`total`; `answer`, without the check of the answer; or `before_inference`, without inference and check."""
+    values = rows.totals(variant, level, "total")
+    left_out: dict[str, tuple[str, ...]] = {"total": (), "answer": ("check",), "before_inference": _INFERENCE_PHASES}
+    for name, in_total in rows.phase_names(variant, level):
+        if in_total and name in left_out[quantity]:
+            values = values - rows.totals(variant, level, name)
+    return values
 
 
 def requests_worth(level: LevelSummary, warm: LevelSummary | None) -> float | None:
@@ -290,7 +292,7 @@ def _caveats(levels: Sequence[LevelSummary], requested_trials: int) -> list[str]
 def describe_comparison(comparison: Comparison) -> str:
     """One line: `slot against warm: +1.2 ms (0.9 to 1.5 ms, 95 %), 1.04x`, or that they cannot be told apart."""
     s = comparison.shift
-    what = "" if comparison.quantity == "total" else " before inference"
+    what = " before inference" if comparison.quantity == "before_inference" else ""
     head = f"{comparison.second} against {comparison.first}{what}"
     if s.interval is None:
         return f"{head}: {_signed(s.difference)}, too few trials for an interval"

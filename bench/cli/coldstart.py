@@ -222,10 +222,8 @@ def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: 
 def _title(plan: Plan) -> str:
     """What every number of the run belongs to: engine, runtime, precision, device, load."""
     manifest = read_manifest(plan.variants[0].engine_dir)
-    return (
-        f"{manifest.name}, {manifest.runtime} {manifest.runtime_version}, {manifest.precision}, {manifest.device}, "
-        f"batch {(manifest.inputs[0].dims and manifest.profiles[0][manifest.inputs[0].name].min[0]) or 1}, one request at a time"
-    )
+    shapes = ", ".join(f"{name} {'x'.join(map(str, sizes.min)) or 'scalar'}" for name, sizes in manifest.profiles[0].items())
+    return f"{manifest.title}, {shapes}, one request at a time"
 
 
 def _show(path: Path, summary: ColdStartSummary, title: str, as_json: bool) -> None:

@@ -54,9 +54,7 @@ def build(
     from bench.units import format_duration, format_size
 
     baseline = manifest.baseline
-    typer.echo(
-        f"engine   {output}: {manifest.name}, {manifest.runtime} {manifest.runtime_version}, {manifest.precision}, {manifest.device}"
-    )
+    typer.echo(f"engine   {output}: {manifest.title}")
     typer.echo(f"size     {format_size(manifest.engine_bytes)}, built in {format_duration(manifest.build_duration_ns)}")
     typer.echo(f"parity   {manifest.parity_error:.2g} relative against the unoptimised model (allowed: {manifest.tolerance:.2g})")
     if baseline is not None:

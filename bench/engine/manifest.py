@@ -133,6 +133,11 @@ class Manifest:
         return self.files[0]
 
     @property
+    def title(self) -> str:
+        """What every number about this engine belongs to."""
+        return f"{self.name}, {self.runtime} {self.runtime_version}, {self.precision}, {self.device}"
+
+    @property
     def engine_files(self) -> tuple[EngineFile, ...]:
         """What the runtime reads: all files but the probe."""
         return tuple(file for file in self.files if file.name != PROBE_FILE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -26,14 +26,16 @@ def render(summary: ColdStartSummary, subject: str, console: Console) -> None:
         console.print(Text(f"note     {caveat}", style="yellow"))
     console.print(Text(subject, style="bold"))
     console.print(_levels_table(summary))
-    console.print(Group(*(_phases_table(level) for level in summary.levels if len(level.phases) > 1)))
+    main = next((level for level in summary.levels if level.level == "process"), summary.levels[0] if summary.levels else None)
+    if main is not None:
+        console.print(_phases_table(main))
+    if len(summary.levels) > 1:
+        console.print(_matrix(summary))
     console.print(_closing(summary))
 
 
 def _levels_table(summary: ColdStartSummary) -> RenderableType:
-    table = Table(
-        title="until the first correct answer", title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0)
-    )
+    table = _table("until the first correct answer")
     several = len({level.variant for level in summary.levels}) > 1
     for name in (*(("variant",) if several else ()), "level"):
         table.add_column(name, no_wrap=True)
@@ -55,7 +57,7 @@ def _levels_table(summary: ColdStartSummary) -> RenderableType:
 
 def _phases_table(level: LevelSummary) -> RenderableType:
     title = f"\n{level.variant + ' ' if level.variant else ''}{level.level}: where its time goes"
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = _table(title)
     table.add_column("phase", no_wrap=True, min_width=16)
     for name in ("median", "95 % interval", "p95", "share"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -75,6 +77,26 @@ def _phases_table(level: LevelSummary) -> RenderableType:
     return table
 
 
+def _matrix(summary: ColdStartSummary) -> RenderableType:
+    """The median of each phase, side by side for all levels (the intervals are in summary.json)."""
+    table = _table("\nmedian of each phase, by level (* after the answer)")
+    table.add_column("phase", no_wrap=True, min_width=16)
+    for level in summary.levels:
+        table.add_column(f"{level.variant}\n{level.level}".strip(), justify="right", vertical="bottom", no_wrap=True)
+    by_level = [{phase.name: phase for phase in level.phases} for level in summary.levels]
+    for name in dict.fromkeys(phase.name for level in summary.levels for phase in level.phases):
+        cells = []
+        for phases in by_level:
+            phase = phases.get(name)
+            cells.append("" if phase is None else format_duration(phase.spread.median) + (" " if phase.in_total else "*"))
+        table.add_row(name, *cells)
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+
+
 def _spread_cells(spread: Spread) -> tuple[str, str, str]:
     between = f"{format_duration(spread.interval.low)} .. {format_duration(spread.interval.high)}" if spread.interval else "-"
     return format_duration(spread.median), between, format_duration(spread.p95)
@@ -84,8 +106,8 @@ def _closing(summary: ColdStartSummary) -> RenderableType:
     lines = [""]
     lines += [f"  {describe_comparison(comparison)}" for comparison in summary.comparisons]
     if summary.floors:
-        floors = ", ".join(f"{name.replace('_', ' ')} {format_duration(spread.median)}" for name, spread in summary.floors.items())
-        lines.append(f"  floors in the same run: {floors}")
+        floors = "; ".join(f"{name}: {format_duration(spread.median)}" for name, spread in summary.floors.items())
+        lines.append(f"  floors in the same run: {floors} (medians)")
     text = Text("\n".join(lines))
     text.append(f"\n\n{summary.sentence[:1].upper()}{summary.sentence[1:]}.", style="bold")
     return text

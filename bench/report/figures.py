@@ -9,6 +9,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 from bench.report.colours import PHASE_COLOURS
 from bench.units import format_duration
@@ -36,7 +38,7 @@ def waterfall(summary: ColdStartSummary, subject: str, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colour) for colour in shown.values()]
+    handles = [Patch(facecolor=colour) for colour in shown.values()]
     figure.legend(handles, [name.replace("_", " ") for name in shown], loc="outside lower center", ncols=8, fontsize=8, frameon=False)
     if not summary.valid:
         figure.text(0.5, 0.5, "INVALID RUN", fontsize=48, color="#d00000", alpha=0.25, ha="center", va="center", rotation=12)
@@ -44,7 +46,7 @@ def waterfall(summary: ColdStartSummary, subject: str, path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_level(axes: plt.Axes, row: int, level: LevelSummary, longest: float, shown: dict[str, str]) -> None:
+def _draw_level(axes: Axes, row: int, level: LevelSummary, longest: float, shown: dict[str, str]) -> None:
     left = 0.0
     for phase in level.phases:
         if not phase.in_total:
