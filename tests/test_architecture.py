@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -221,29 +220,16 @@ def test_modules_and_their_public_functions_and_classes_have_docstrings() -> Non
     assert not missing
 
 
-def repository_files() -> list[Path]:
-    """What git tracks or would track; without git, everything outside hidden folders and built ones."""
-    try:
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-        ).stdout
-        names = [ROOT / name.decode() for name in listed.split(b"\0") if name]
-    except (OSError, subprocess.CalledProcessError):
-        built = {"results", "build", "dist", "__pycache__"}
-        names = [path for path in ROOT.rglob("*") if not any(p.startswith(".") or p in built for p in path.relative_to(ROOT).parts[:-1])]
-    return [path for path in names if path.is_file()]
-
-
 # Put together here, so that this file does not hold what it looks for.
 MACHINE_WORDS = [
     "/" + "work/", "/" + "root/", "." + "library", "pypi" + ".org", "python" + "hosted", "npm" + "js",
 ]  # fmt: skip
 
 
-def test_no_machine_paths_and_no_registry_hosts() -> None:
+def test_no_machine_paths_and_no_registry_hosts(repository_files: list[Path]) -> None:
     pattern = re.compile("|".join(re.escape(word) for word in MACHINE_WORDS).encode())
     hits = []
-    for path in repository_files():
+    for path in repository_files:
         content = path.read_bytes()
         if b"\0" in content[:8192]:
             continue  # not text
