@@ -75,7 +75,7 @@ class System:
 
 def read_cpu_ticks(root: Path = ROOT) -> CpuTicks | None:
     """The first line of /proc/stat. Guest time is left out of the total: it is part of user time already."""
-    match = re.match(r"cpu((?: +\d+){8,})", _read(root / "proc/stat") or "")
+    match = re.match(r"cpu((?: +\d{1,18}){8,})", _read(root / "proc/stat") or "")
     if match is None:
         return None
     fields = [int(field) for field in match.group(1).split()]

@@ -52,6 +52,7 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
 
 
 def read_file(path: Path) -> bytes:
+    """All of an engine's file. Raises EngineRefused where it is missing."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

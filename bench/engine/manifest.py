@@ -240,6 +240,7 @@ def _from_raw(raw: dict[str, Any]) -> Manifest:
 
 
 def write_manifest(engine_dir: Path, manifest: Manifest) -> None:
+    """Write or replace `manifest.json`."""
     (engine_dir / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
 
 

@@ -107,6 +107,8 @@ class OrtSlot:
 
 
 class OrtEngine:
+    """One session; its weights are shared by all slots."""
+
     def __init__(self, session: Any, manifest: Manifest) -> None:
         self.manifest = manifest
         self._session = session

@@ -52,6 +52,8 @@ class SyntheticOptions:
 
 
 class SyntheticSlot:
+    """Takes the declared service time for each run, and holds the declared memory."""
+
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
         self._memory = _touched(declared.slot_bytes)
@@ -84,6 +86,8 @@ class SyntheticSlot:
 
 
 class SyntheticEngine:
+    """Holds the declared memory, and makes slots that take the declared time."""
+
     def __init__(self, manifest: Manifest, declared: Declaration) -> None:
         self.manifest = manifest
         self._declared = declared
@@ -101,6 +105,8 @@ class SyntheticEngine:
 
 
 class SyntheticRuntime:
+    """Counts the loads of the process, since each n-th may be declared to fail."""
+
     version = VERSION
 
     def __init__(self) -> None:
