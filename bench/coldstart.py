@@ -56,6 +56,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTrial:
+    """One trial of the plan, in its place."""
+
     trial: int
     variant: Variant
     level: str

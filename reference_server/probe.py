@@ -37,6 +37,7 @@ BASELINE_LIMIT_NS = 15_000_000_000
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m reference_server.probe", description="Cold-start trials of one engine, as JSON lines.")
     parser.add_argument("engine", type=Path)
     parser.add_argument("--level", choices=LEVELS, default="process")
@@ -185,6 +186,7 @@ def answer_known() -> int:
 
 
 def report(level: str, started_ns: int, answered_ns: int, phases: Phases, after: Phases) -> None:
+    """Print the `trial` line: when it began, when its answer was known, and the phases before and after that."""
     send(
         {
             "event": "trial",

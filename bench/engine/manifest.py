@@ -203,6 +203,17 @@ def check_answer(manifest: Manifest, expected: Mapping[str, NDArray[Any]], answe
             )
 
 
+def axis_sizes(tensors: Sequence[Tensor], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The size of each named dynamic axis, read off the tensors' shapes; an axis of two sizes has none."""
+    sizes: dict[str, int] = {}
+    doubtful: set[str] = set()
+    for tensor in tensors:
+        for dim, size in zip(tensor.dims, shapes[tensor.name], strict=True):
+            if isinstance(dim, str) and dim and sizes.setdefault(dim, size) != size:
+                doubtful.add(dim)
+    return {dim: size for dim, size in sizes.items() if dim not in doubtful}
+
+
 def read_manifest(engine_dir: Path) -> Manifest:
     """Read and check the form of `manifest.json`. Raises EngineRefused, in one sentence."""
     path = engine_dir / MANIFEST_FILE

@@ -54,6 +54,7 @@ def parity_error(
 
 
 def runtime_version() -> str:
+    """ONNX Runtime's version, as manifests keep it."""
     import onnxruntime
 
     return str(onnxruntime.__version__)

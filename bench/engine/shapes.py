@@ -127,6 +127,7 @@ def _hint(dim: int | str) -> str:
 
 
 def show_dims(tensor: Tensor) -> str:
+    """The dims for a person: `[batch, 3, ?]`."""
     return "[" + ", ".join(str(dim) if dim != "" else "?" for dim in tensor.dims) + "]"
 
 

@@ -111,7 +111,7 @@ def _tensor(value: onnx.ValueInfoProto, path: Path, role: str) -> Tensor:
     for axis, dim in enumerate(kind.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value > 0:
             dims.append(int(dim.dim_value))
-        elif dim.dim_param and not dim.dim_param.startswith("unk__"):
+        elif dim.dim_param.isidentifier() and not dim.dim_param.startswith("unk__"):  # exporters write `?` and `unk__7` for unnamed
             dims.append(dim.dim_param)
         elif role == "input":
             dims.append(BATCH_AXIS if axis == 0 else f"{value.name}.{axis}")

@@ -71,7 +71,11 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
                 name="bert-base",
                 description="text encoder, 438 MB: BERT-base with 12 layers of 768",
                 build=_bert_base,
-                default_shapes={"input_ids": "1x128", "attention_mask": "1x128", "token_type_ids": "1x128"},
+                default_shapes={
+                    "input_ids": "1x128:4x128:8x128",
+                    "attention_mask": "1x128:4x128:8x128",
+                    "token_type_ids": "1x128:4x128:8x128",
+                },
                 default_inputs={"input_ids": "uniform:0:30521", "attention_mask": "uniform:1:1", "token_type_ids": "uniform:0:1"},
             ),
             BuiltIn(name="tiny", description="three dense layers, 0.3 MB: for tests and a first try", build=_tiny),
