@@ -53,6 +53,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.app_state = {"connection": self}
         self.running: asyncio.Task[None] | None = None
+        self._silent = True  # it never said a word
         self._phase = _HEADERS  # a connection that says nothing is a request whose headers do not come
         self._armed = _IDLE
         self._deadline: asyncio.TimerHandle | None = None
@@ -77,6 +78,7 @@ class Connection(HttpToolsProtocol):
     # Reading
 
     def data_received(self, data: bytes) -> None:
+        self._silent = False
         super().data_received(data)
         if self._phase == _HEADERS:
             self._header_bytes += len(data)
@@ -140,9 +142,9 @@ class Connection(HttpToolsProtocol):
         earlier_runs = cycle is not None and not cycle.response_complete and (self._phase == _HEADERS or cycle.scope is not self.scope)
         if self.flow.read_paused or self.pipeline or earlier_runs:
             self._watch()  # the server is not reading, or owes an earlier answer first: not the client's slowness
-        elif self.scope is None:
-            self.transport.abort()  # it never said a word
-        elif self._phase == _BODY and cycle is not None and cycle.response_started:
+        elif self._silent:
+            self.transport.abort()
+        elif self._phase == _BODY and cycle.response_started:
             self.transport.close()
         else:
             what = "headers" if self._phase == _HEADERS else "body"
