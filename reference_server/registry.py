@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.engine.manifest import Manifest
+from bench.engine.manifest import Manifest, read_manifest
+from bench.errors import BenchError
 from reference_server.metrics import ModelMetrics
-from reference_server.pool import PoolSettings
+from reference_server.pool import Pool, PoolSettings
+from reference_server.runtimes import open_runtime
 from reference_server.server_timing import Timing
 
 if TYPE_CHECKING:
@@ -17,57 +21,84 @@ if TYPE_CHECKING:
 EXIT_DEVICE_SPOILED = 70  # EX_SOFTWARE of sysexits.h: the process ended because its device can no longer be used
 
 
+def end_process(reason: str) -> None:
+    """End this process at once, without clean-up: a spoiled device may hang or corrupt whatever still touches it."""
+    print(f"reference_server: {reason}; the device cannot be used by this process any more, start it again", file=sys.stderr, flush=True)
+    os._exit(EXIT_DEVICE_SPOILED)
+
+
 class ServedModel:
     """One engine and its pool. Everything here is for use on the event loop's thread."""
 
-    manifest: Manifest
-    metrics: ModelMetrics
+    def __init__(self, engine_dir: Path, settings: PoolSettings, on_device_spoiled: Callable[[str], None]) -> None:
+        self.engine_dir = engine_dir
+        self.manifest: Manifest = read_manifest(engine_dir)
+        self.metrics = ModelMetrics()
+        self.device_bytes = open_runtime(self.manifest.runtime).device_bytes
+        self.pool = Pool(engine_dir, self.manifest, settings, on_device_spoiled=on_device_spoiled)
 
     @property
     def ready(self) -> bool:
-        """Whether a request sent now would be answered: every slot that the mode promises answered its probe."""
-        raise NotImplementedError
+        """Whether a request sent now would be answered: the slots that the mode promises answered their probe."""
+        return self.pool.ready
 
     def infer(
-        self, inputs: dict[str, NDArray[Any]], outputs: Sequence[str] | None, timing: Timing
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None, timing: Timing
     ) -> Coroutine[Any, Any, dict[str, NDArray[Any]]]:
         """Answer a request whose inputs were checked against the manifest. Fills in `timing` but for `queue_ns`, also on failure.
 
         Raises Overloaded, LoadFailed, InferenceFailed.
         """
-        raise NotImplementedError
+        return self.pool.infer(inputs, outputs, timing)
 
     async def start(self) -> None:
         """Make the slots that the mode promises. Raises LoadFailed; nothing is left over then."""
-        raise NotImplementedError
+        await self.pool.start()
 
     async def close(self) -> None:
         """Shed what waits, let what runs end, release every slot, engine and thread."""
-        raise NotImplementedError
+        await self.pool.close()
 
 
 class Registry:
-    """`Registry(engine_dirs, settings)` reads the manifests. Raises EngineRefused, or BenchError for a name given twice."""
+    """The models by name. Reads the manifests; raises EngineRefused, or BenchError for a name given twice.
 
-    models: dict[str, ServedModel]
+    `on_device_spoiled` is called on the event loop with the reason; without one the process ends with EXIT_DEVICE_SPOILED.
+    """
 
     def __init__(
-        self, engine_dirs: Sequence[Path], settings: PoolSettings, *, on_device_spoiled: Callable[[str], None] | None = None
+        self, engine_dirs: Sequence[Path], settings: PoolSettings, *, on_device_spoiled: Callable[[str], None] = end_process
     ) -> None:
-        raise NotImplementedError
+        self.models: dict[str, ServedModel] = {}
+        for engine_dir in engine_dirs:
+            model = ServedModel(engine_dir, settings, on_device_spoiled)
+            name = model.manifest.name
+            if name in self.models:
+                raise BenchError(
+                    f"{self.models[name].engine_dir} and {engine_dir} are both called {name!r}; "
+                    "serve one of them, or build one under another name"
+                )
+            self.models[name] = model
 
     def find(self, name: str, version: str | None = None) -> ServedModel | None:
         """The model called `name`, None where there is none or it has another version."""
-        raise NotImplementedError
+        model = self.models.get(name)
+        return model if model is not None and version in (None, model.manifest.version) else None
 
     @property
     def ready(self) -> bool:
         """Whether every model is."""
-        raise NotImplementedError
+        return all(model.ready for model in self.models.values())
 
     async def start(self) -> None:
-        """Start the models one after the other. Raises LoadFailed; all are closed then."""
-        raise NotImplementedError
+        """Start the models one after the other, so that their loads do not slow each other down. Raises LoadFailed; all are closed then."""
+        try:
+            for model in self.models.values():
+                await model.start()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
-        raise NotImplementedError
+        for model in self.models.values():
+            await model.close()

@@ -111,6 +111,9 @@ class SyntheticRuntime:
         with phases.phase("library"):
             import numpy  # noqa: F401  (what a real library would import too)
 
+    def device_bytes(self) -> int | None:
+        return None
+
     def load(
         self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases
     ) -> SyntheticEngine:
