@@ -8,7 +8,6 @@ output  all that comes after the inference: copying out, the way back to the eve
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 from bench.clock import now_ns
@@ -23,16 +22,6 @@ from reference_server.tensors import RequestRefused
 
 _OCTETS = b"application/octet-stream"
 _JOINED_BYTES = 64 * 1024  # a reply up to this is sent in one piece, a larger one without copying its tensors
-
-_forked = False
-
-
-def _mark_forked() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_mark_forked)
 
 
 class ClientGone(Exception):
@@ -111,8 +100,6 @@ class Inference:
             pieces.append(piece)
 
     async def _infer(self, call: _Call, request: InferRequest) -> InferReply:
-        if _forked:
-            raise InferenceFailed("this process was forked from the one that loaded the engine; start a server of its own")
         call.timing.queue_ns = now_ns() - call.started_ns
         call.connection.running = asyncio.current_task()
         try:
