@@ -8,6 +8,7 @@ is measured (pyarrow alone takes longer than everything else). `bench.server_tim
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -55,7 +56,7 @@ class Timeline:
         self._thread.start()
 
     def close(self) -> None:
-        """Write a last sample and end. May be called more than once, and without a start."""
+        """End. May be called more than once, and without a start."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -63,12 +64,16 @@ class Timeline:
 
     def _sample(self) -> None:
         due_ns = now_ns()
-        while True:
-            self._file.write(self._rows())
-            due_ns = max(due_ns + INTERVAL_NS, now_ns())
-            if self._ended.wait((due_ns - now_ns()) / 1e9):
+        ended = False
+        while not ended:
+            try:
                 self._file.write(self._rows())
+            except OSError as error:  # a full disk must not end the serving
+                logging.getLogger(__name__).error("timeline %s ends here: %s", self._file.name, error.strerror)
                 return
+            now = now_ns()
+            due_ns = max(due_ns + INTERVAL_NS, now)
+            ended = self._ended.wait((due_ns - now) / 1e9)
 
     def _rows(self) -> bytes:
         now, resident, cpu_ns = now_ns(), resident_bytes(), time.process_time_ns()
