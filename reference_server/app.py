@@ -19,11 +19,12 @@ EXTENSIONS = ("binary_tensor_data", "statistics")
 
 
 class App:
-    """An ASGI 3 application. `draining` may be set at any time: new inference requests are then refused."""
+    """An ASGI 3 application over the models of a registry."""
 
     def __init__(self, registry: Registry, log: Log, *, max_body_bytes: int) -> None:
         self._registry = registry
         self._log = log
+        self._draining = False
         self._routes: dict[str, tuple[str, Handler]] = {
             "/v2": ("GET", fixed(server_metadata(EXTENSIONS))),
             "/v2/health/live": ("GET", fixed(b'{"live":true}')),
@@ -39,7 +40,7 @@ class App:
         self._inferences.append(inference)
 
         async def ready(scope: Scope, receive: Receive, send: Send) -> None:
-            await _reply_ready(send, model.ready, f"model {model.manifest.name}")
+            await _reply_ready(send, model.ready and not self._draining, f"model {model.manifest.name}")
 
         async def statistics(scope: Scope, receive: Receive, send: Send) -> None:
             await reply(send, 200, inference.statistics.document(model.manifest.name, model.manifest.version))
@@ -57,7 +58,8 @@ class App:
         return sum(inference.in_flight for inference in self._inferences)
 
     def drain(self) -> None:
-        """Refuse new inference requests from now on."""
+        """Not ready from now on: new inference requests are refused."""
+        self._draining = True
         for inference in self._inferences:
             inference.draining = True
 
@@ -89,7 +91,7 @@ class App:
         return f"there is nothing at {shorten(path)}"
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _reply_ready(send, self._registry.ready, "the server")
+        await _reply_ready(send, self._registry.ready and not self._draining, "the server")
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         from reference_server.metrics import expose

@@ -169,10 +169,12 @@ class Connection(HttpToolsProtocol):
         self._refuse(400, msg)
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer and close, unless an earlier request of the connection still waits for its own answer."""
+        """Answer and close. Where an earlier request still waits for its answer, close after that instead."""
         cycle = self.cycle
-        owes = cycle is not None and not cycle.response_complete and (cycle.response_started or cycle.scope is not self.scope)
-        if not self.transport.is_closing() and not owes:
+        if cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body or self.pipeline):
+            cycle.keep_alive = False
+            return
+        if not self.transport.is_closing():
             body = error_document(message)
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(b"".join((STATUS_LINE[status], head, body)))
