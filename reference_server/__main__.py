@@ -25,7 +25,7 @@ from reference_server.app import App
 from reference_server.connection import tune_listener, with_limits
 from reference_server.log import Log
 from reference_server.registry import EXIT_DEVICE_SPOILED, Registry
-from reference_server.settings import ServerSettings, parse_settings
+from reference_server.settings import ServerSettings, parse_command_line
 
 EXIT_CUT_OFF = 1
 _BACKLOG = 1024  # connections that the kernel keeps for us in a burst
@@ -168,7 +168,7 @@ def _announce(line: str) -> None:
 
 def main() -> None:
     try:
-        settings = parse_settings()
+        settings = parse_command_line()
         log = Log(as_json=settings.log_json)
         log.take_over_logging()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

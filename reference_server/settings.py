@@ -11,6 +11,7 @@ from bench.errors import BenchError
 from bench.units import parse_duration_ns, parse_size_bytes
 from reference_server.connection import Limits
 from reference_server.pool import PoolSettings
+from reference_server.runtimes import parse_settings
 
 _MODES = ("cold-load", "lazy", "warm-pool", "elastic")
 
@@ -29,7 +30,7 @@ class ServerSettings:
     log_json: bool
 
 
-def parse_settings(arguments: Sequence[str] | None = None) -> ServerSettings:
+def parse_command_line(arguments: Sequence[str] | None = None) -> ServerSettings:
     """Raises BenchError for a value that makes no sense; argparse itself ends the process with 2 for an unknown flag."""
     given = _parser().parse_args(arguments)
     duration, size = parse_duration_ns, parse_size_bytes
@@ -43,7 +44,7 @@ def parse_settings(arguments: Sequence[str] | None = None) -> ServerSettings:
         queue_limit=None if given.queue_limit is None else _at_least(given.queue_limit, 0, "--queue-limit"),
         acquire_timeout_ns=None if given.acquire_timeout is None else duration(given.acquire_timeout, "--acquire-timeout"),
         health_interval_ns=duration(given.health_interval, "--health-interval"),
-        options=_runtime_settings(given.set),
+        options=parse_settings(given.set),
         trust=given.trust,
     )
     limits = Limits(
@@ -94,16 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--body-timeout", default="60s", metavar="TIME", help="time for a body to arrive, or a reply to be taken (default: 60s)")
     add("--log-json", action="store_true", help="one JSON object a line on standard error for each request and event")
     return parser
-
-
-def _runtime_settings(given: Sequence[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise BenchError(f"--set {text!r} is not a setting: write KEY=VALUE, such as threads=2")
-        options[key] = value
-    return options
 
 
 def _at_least(value: int, least: int, what: str) -> int:

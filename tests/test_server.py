@@ -458,7 +458,7 @@ def test_an_engine_deleted_under_a_running_server(tmp_path: Path, engine: Callab
         (["{missing}"], "is not an engine directory"),
         (["{engine}", "--port", "99999"], "is not a port"),
         (["{engine}", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
-        (["{engine}", "--set", "threads"], "write KEY=VALUE"),
+        (["{engine}", "--set", "threads"], "is not KEY=VALUE"),
         (["{engine}", "--set", "no_such=1"], "unknown runtime setting 'no_such'"),
         (["{engine}", "--idle-timeout", "30"], "--idle-timeout '30' is not a time"),
         (["{engine}", "--pool-size", "0"], "--pool-size is 0"),
