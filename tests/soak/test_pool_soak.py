@@ -44,7 +44,7 @@ def soak(engine: Path, settings: PoolSettings, cycle: Callable[[ServedModel], Aw
     process = psutil.Process()
 
     async def main() -> list[int]:
-        model = Registry([engine], settings).models["synthetic"]
+        model = Registry([engine], settings).models[engine.name]
         await model.start()
         samples: list[int] = []
         for number in range(CYCLES):
@@ -118,3 +118,11 @@ def test_failing_loads(synthetic: SyntheticFactory, mode: str) -> None:
         except LoadFailed:  # the load that makes cold-load ready was the one to fail; the next one is not
             assert attempt == 0
     assert failed >= CYCLES // 3
+
+
+def test_load_and_unload_of_a_real_runtime(linear_engine: Path) -> None:
+    async def cycle(model: ServedModel) -> None:
+        x = np.ones((4, 16), np.float32)
+        await asyncio.gather(*(model.infer({"x": x}, None, Timing()) for _ in range(2)))
+
+    soak(linear_engine, PoolSettings(mode="cold-load", size=2), cycle)
