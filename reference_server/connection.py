@@ -182,4 +182,5 @@ class Connection(HttpToolsProtocol):
 
 
 def with_limits(limits: Limits) -> type[Connection]:
+    """The protocol class to give to uvicorn."""
     return type("LimitedConnection", (Connection,), {"limits": limits})

@@ -260,10 +260,13 @@ def _request_id(raw: Mapping[str, Any]) -> bytes | None:
 
 
 def server_metadata(extensions: Sequence[str] = ("binary_tensor_data",)) -> bytes:
+    """What `GET /v2` answers."""
     return orjson.dumps({"name": SERVER_NAME, "version": bench.__version__, "extensions": list(extensions)})
 
 
 def model_metadata(manifest: Manifest) -> bytes:
+    """What `GET /v2/models/NAME` answers; dynamic axes are -1."""
+
     def tensors(described: Sequence[Tensor]) -> list[dict[str, Any]]:
         return [{"name": t.name, "datatype": t.datatype, "shape": list(t.shape)} for t in described]
 
@@ -278,4 +281,5 @@ def model_metadata(manifest: Manifest) -> bytes:
 
 
 def error_document(message: str) -> bytes:
+    """The body of every reply that is not a success."""
     return orjson.dumps({"error": message})
