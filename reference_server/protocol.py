@@ -7,19 +7,17 @@ matters here is Inference-Header-Content-Length: how many bytes of a body are JS
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from numpy.typing import NDArray
 
-import bench
 from bench.engine.manifest import Manifest, Tensor, check_request_shapes
 from bench.errors import BenchError
 from reference_server.tensors import DATATYPE_OF, RequestRefused, from_binary, from_json, shorten, to_binary, to_json
 
-SERVER_NAME = "coldburst-reference-server"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LONGEST_KNOWN_HEAD = 2048  # bytes
 _REMEMBERED = 1024  # shapes and reply headers kept ready, so that a client of random shapes cannot fill the memory
@@ -312,32 +310,3 @@ def _request_id(raw: Mapping[str, Any]) -> bytes | None:
     if type(value) is not str:
         raise RequestRefused(400, f"'id' is {shorten(value)}, not a string")
     return orjson.dumps(value)
-
-
-# Documents
-
-
-def server_metadata(extensions: Sequence[str] = ("binary_tensor_data",)) -> bytes:
-    """What `GET /v2` answers."""
-    return orjson.dumps({"name": SERVER_NAME, "version": bench.__version__, "extensions": list(extensions)})
-
-
-def model_metadata(manifest: Manifest) -> bytes:
-    """What `GET /v2/models/NAME` answers; dynamic axes are -1."""
-
-    def tensors(described: Sequence[Tensor]) -> list[dict[str, Any]]:
-        return [{"name": t.name, "datatype": t.datatype, "shape": list(t.shape)} for t in described]
-
-    document = {
-        "name": manifest.name,
-        "versions": [manifest.version],
-        "platform": manifest.runtime,
-        "inputs": tensors(manifest.inputs),
-        "outputs": tensors(manifest.outputs),
-    }
-    return orjson.dumps(document)
-
-
-def error_document(message: str) -> bytes:
-    """The body of every reply that is not a success."""
-    return orjson.dumps({"error": message})

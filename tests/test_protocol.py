@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from bench.engine.manifest import DATATYPES, SCHEMA_VERSION, EngineFile, Manifest, ShapeRange, Tensor
-from reference_server.protocol import Codec, InferRequest, model_metadata
+from reference_server.documents import model_metadata
+from reference_server.protocol import Codec, InferRequest
 from reference_server.tensors import RequestRefused
 
 MAX_BATCH = 4
