@@ -28,7 +28,7 @@ class ProbeCase:
 def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *, trust: Path | None = None) -> Engine:
     """Read, verify and load an engine.
 
-    Phases: `manifest`, `library`, `device` (where the runtime has one), `read`, `verify`, `deserialise`.
+    Phases: `manifest`, `imports`, `library`, `device` (where the runtime has one), `read`, `verify`, `deserialise`.
     `trust` is a public key: an unsigned or wrongly signed engine is then refused. Raises EngineRefused or BenchError.
     """
     with phases.phase("manifest"):
@@ -38,7 +38,8 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
 
         with phases.phase("signature"):
             check_signature(engine_dir, trust)
-    runtime = open_runtime(manifest.runtime)
+    with phases.phase("imports"):  # our own module for the runtime; its library comes next
+        runtime = open_runtime(manifest.runtime)
     runtime.start(phases)
     with phases.phase("read"):
         engine_bytes = read_file(engine_dir / manifest.engine_file.name)
@@ -51,6 +52,7 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
 
 
 def read_file(path: Path) -> bytes:
+    """All of an engine's file. Raises EngineRefused where it is missing."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -37,6 +37,8 @@ Sharing = Literal["engine", "copy"]
 # must not be tried with each request.
 _PAUSE_AFTER_FAILURE_NS = 10**9
 
+_TAKEN = object()
+
 
 class Overloaded(Exception):
     """Not served now: the queue is full, the wait was too long, or the pool is closing."""
@@ -228,8 +230,8 @@ class Pool:
             self._health = None
         if self._shrink_timer is not None:
             self._shrink_timer.cancel()
-        while self._waiting:
-            self._refuse(self._next_job(), Overloaded(f"model {self._name} is closing", 1))
+        while (job := self._next_job()) is not None:
+            self._refuse(job, Overloaded(f"model {self._name} is closing", 1))
         while self._idle:
             self._take_out(self._idle.pop())
         if self._threads:
@@ -282,18 +284,33 @@ class Pool:
         self._grow()
 
     def _expire(self, job: Job) -> None:
-        del self._waiting[job]
+        if self._waiting.pop(job, _TAKEN) is _TAKEN:
+            return  # a slot thread took it just now
         waited_s = (now_ns() - job.enqueued_ns) / 1e9
         self._refuse(job, Overloaded(f"no slot of model {self._name} became free within {waited_s:.3g} s", self._retry_after_s()))
 
     def _leave(self, job: Job) -> None:
         """The requester went away: its place is freed at once; a slot that it has comes back when its run ends."""
-        if job in self._waiting:
-            del self._waiting[job]
+        if self._waiting.pop(job, _TAKEN) is not _TAKEN:
             self._end_wait(job, now_ns())
 
-    def _next_job(self) -> Job:
-        return self._waiting.popitem(last=False)[0]
+    def _next_job(self) -> Job | None:
+        """The head of the queue, None where there is none. Slot threads take from it too, so nothing may be asked before."""
+        try:
+            return self._waiting.popitem(last=False)[0]
+        except KeyError:
+            return None
+
+    def take_next(self, slot: SlotThread) -> Job | None:
+        """Called by the thread of a slot whose run has ended: what it runs next, without a way through the event loop.
+
+        An OrderedDict of objects with the default hash pops in one step under the GIL. Everything else that a job's end
+        needs happens in `run_ended`; a job whose requester went away is skipped by the slot thread itself.
+        """
+        job = None if self._closing else self._next_job()
+        if job is not None:
+            job.wait_load_ns = self._caused_by_load(job, slot, now_ns())
+        return job
 
     def _end_wait(self, job: Job, now: int) -> None:
         """The job left the queue without a slot."""
@@ -313,8 +330,7 @@ class Pool:
 
     def _give(self, slot: SlotThread) -> None:
         """Give a free slot to whoever is at the head of the queue, or let it idle."""
-        while self._waiting:
-            job = self._next_job()
+        while (job := self._next_job()) is not None:
             now = now_ns()
             if job.future.done():  # its requester went away and has not said so yet
                 self._end_wait(job, now)
@@ -431,14 +447,19 @@ class Pool:
         self._paused_until_ns = now + _PAUSE_AFTER_FAILURE_NS
         self.counts.loads_failed += 1
         if not self._slots and not self._makers and not self._replaced:
-            while self._waiting:
-                self._refuse(self._next_job(), LoadFailed(reason))
+            while (job := self._next_job()) is not None:
+                self._refuse(job, LoadFailed(reason))
         self._set_barren_clock(now)
         if self._starting is not None and not self._starting.done():
             self._starting.set_exception(LoadFailed(reason))
 
-    def run_ended(self, slot: SlotThread, job: Job) -> None:
-        if not self._cold:
+    def run_ended(self, slot: SlotThread, job: Job, goes_on: bool = False) -> None:
+        """`goes_on`: the slot has taken its next job already."""
+        if job.timer is not None:
+            job.timer.cancel()
+        if goes_on:
+            pass
+        elif not self._cold:
             slot.idle_since_ns = job.ended_ns
             if slot.broken is not None:
                 self._replace(slot)

@@ -69,11 +69,15 @@ class Check:
 
 
 class SlotOwner(Protocol):
-    """What a slot thread reports to. All are called on the event loop."""
+    """What a slot thread reports to. All but `take_next` are called on the event loop."""
+
+    def take_next(self, slot: SlotThread) -> Job | None:
+        """Called by the slot's thread."""
+        ...
 
     def slot_made(self, slot: SlotThread) -> None: ...
     def making_failed(self, slot: SlotThread, reason: str) -> None: ...
-    def run_ended(self, slot: SlotThread, job: Job) -> None: ...
+    def run_ended(self, slot: SlotThread, job: Job, goes_on: bool = False) -> None: ...
     def check_ended(self, slot: SlotThread, check: Check) -> None: ...
     def slot_released(self, slot: SlotThread) -> None: ...
     def slot_gone(self, slot: SlotThread) -> None: ...
@@ -207,14 +211,22 @@ class SlotThread:
             if task is None:
                 break
             if isinstance(task, Job):
-                self._run(slot, task)
-                self._report(self._owner.run_ended, self, task)
+                self._run_until_none_waits(slot, task)
             else:
                 task.error = self.broken = self._try_check(slot, every_case=task.every_case)
                 self._report(self._owner.check_ended, self, task)
             del task  # a request's arrays must not live until the next one comes
         self._close(engine, slot)
         self._report(self._owner.slot_gone, self)
+
+    def _run_until_none_waits(self, slot: Slot, first: Job) -> None:
+        """Asking the event loop for each next job would leave the slot idle for two thread switches between any two runs."""
+        job: Job | None = first
+        while job is not None:
+            self._run(slot, job)
+            following = None if self.broken is not None else self._owner.take_next(self)
+            self._report(self._owner.run_ended, self, job, following is not None)
+            job = following
 
     def _reason(self, error: Exception) -> str:
         """The error in one sentence; one that spoils the process is also reported as such."""

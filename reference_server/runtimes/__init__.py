@@ -96,6 +96,17 @@ def usable_cores() -> int:
         return cores
 
 
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """`KEY=VALUE` texts as a mapping. Raises BenchError."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise BenchError(f"--set {text!r} is not KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
 Options = TypeVar("Options")
 
 

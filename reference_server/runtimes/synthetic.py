@@ -53,6 +53,8 @@ class SyntheticOptions:
 
 
 class SyntheticSlot:
+    """Takes the declared service time for each run, and holds the declared memory."""
+
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
         self._memory = _touched(declared.slot_bytes)
@@ -87,6 +89,8 @@ class SyntheticSlot:
 
 
 class SyntheticEngine:
+    """Holds the declared memory, and makes slots that take the declared time."""
+
     def __init__(self, manifest: Manifest, declared: Declaration) -> None:
         self.manifest = manifest
         self._declared = declared
@@ -104,6 +108,8 @@ class SyntheticEngine:
 
 
 class SyntheticRuntime:
+    """Counts the loads of the process, since each n-th may be declared to fail."""
+
     version = VERSION
 
     def __init__(self) -> None:
