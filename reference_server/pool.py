@@ -11,6 +11,7 @@ slot that served the request was being made. The rest of the wait is pool wait.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 from collections import OrderedDict, deque
@@ -38,6 +39,8 @@ Sharing = Literal["engine", "copy"]
 _PAUSE_AFTER_FAILURE_NS = 10**9
 
 _TAKEN = object()
+
+_log = logging.getLogger(__name__)
 
 
 class Overloaded(Exception):
@@ -415,6 +418,7 @@ class Pool:
     def _replace(self, slot: SlotThread) -> None:
         """The slot failed: take it out, and make another when it has released what it holds."""
         self.counts.slot_failures += 1
+        _log.warning("model %s: a slot is replaced, since its probe failed: %s", self._name, slot.broken)
         if not self._closing:
             self._replaced.add(slot)
         self._take_out(slot)
@@ -443,7 +447,7 @@ class Pool:
     def making_failed(self, slot: SlotThread, reason: str) -> None:
         now = now_ns()
         self._makers.discard(slot)
-        self._load_error = reason
+        self._note_load_error(reason)
         self._paused_until_ns = now + _PAUSE_AFTER_FAILURE_NS
         self.counts.loads_failed += 1
         if not self._slots and not self._makers and not self._replaced:
@@ -452,6 +456,11 @@ class Pool:
         self._set_barren_clock(now)
         if self._starting is not None and not self._starting.done():
             self._starting.set_exception(LoadFailed(reason))
+
+    def _note_load_error(self, reason: str) -> None:
+        if reason != self._load_error:  # once, not with each request that tries again
+            _log.warning("model %s: a load failed: %s", self._name, reason)
+        self._load_error = reason
 
     def run_ended(self, slot: SlotThread, job: Job, goes_on: bool = False) -> None:
         """`goes_on`: the slot has taken its next job already."""
@@ -468,9 +477,9 @@ class Pool:
             else:
                 self._give(slot)
         elif job.load_error is not None:
-            self._load_error = job.load_error
+            self._note_load_error(job.load_error)
             self.counts.loads_failed += 1
-        elif job.cold_load_ns and job.answer is not None:
+        elif job.answer is not None or job.run_error is not None:  # else its requester went away before the load
             self._cold_loaded(job.cold_load_ns)
         if job.answer is not None:
             self._service_ns += (job.ended_ns - job.started_ns - self._service_ns) >> 3
@@ -494,7 +503,8 @@ class Pool:
                 self._cold_loaded(check.load_ns)
             else:
                 self.counts.loads_failed += 1
-            self._load_error = check.error
+            if check.error is not None:
+                self._note_load_error(check.error)
             self.slot_released(slot)
         elif check.error is not None:
             self._replace(slot)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.clock import now_ns
 from bench.engine.manifest import Manifest
-from bench.errors import EngineRefused, one_sentence
+from bench.errors import BenchError, EngineRefused, one_sentence
 from reference_server.loader import count_probe_cases, load_engine, read_probe, run_probe
 from reference_server.phases import Phases
 from reference_server.runtimes import Answer, DeviceSpoiled, Engine, Slot
@@ -92,7 +92,7 @@ class EngineSource:
 
     def __init__(self, engine_dir: Path, manifest: Manifest, options: Mapping[str, str], trust: Path | None, *, shared: bool) -> None:
         self.manifest = manifest
-        self._engine_dir = engine_dir
+        self.engine_dir = engine_dir
         self._options = options
         self._trust = trust
         self._shared = shared
@@ -143,15 +143,15 @@ class EngineSource:
 
     def check(self, slot: Slot, *, every_case: bool) -> None:
         """Run the probe's cases, read anew from the disk. Raises WrongAnswer, EngineRefused or what the runtime raises."""
-        for case in range(count_probe_cases(self._engine_dir) if every_case else 1):
-            run_probe(slot, self.manifest, read_probe(self._engine_dir, self.manifest, case))
+        for case in range(count_probe_cases(self.engine_dir) if every_case else 1):
+            run_probe(slot, self.manifest, read_probe(self.engine_dir, self.manifest, case))
 
     def _load(self, phases: Phases) -> Engine:
-        engine = load_engine(self._engine_dir, self._options, phases, trust=self._trust)
+        engine = load_engine(self.engine_dir, self._options, phases, trust=self._trust)
         self.engine_loads += 1
         if engine.manifest != self.manifest:
             engine.close()
-            raise EngineRefused(f"{self._engine_dir} was built again while it was served; restart the server to serve the new engine")
+            raise EngineRefused(f"{self.engine_dir} was built again while it was served; restart the server to serve the new engine")
         return engine
 
 
@@ -202,7 +202,7 @@ class SlotThread:
         try:
             engine, slot = self._make()
         except Exception as error:
-            self._report(self._owner.making_failed, self, self._reason(error))
+            self._report(self._owner.making_failed, self, self._load_reason(error))
             self._report(self._owner.slot_gone, self)
             return
         self._report(self._owner.slot_made, self)
@@ -234,6 +234,13 @@ class SlotThread:
         if isinstance(error, DeviceSpoiled):
             self._report(self._owner.device_spoiled, reason)
         return reason
+
+    def _load_reason(self, error: Exception) -> str:
+        """Our own errors name the engine already; others do not."""
+        reason = self._reason(error)
+        if isinstance(error, BenchError):
+            return reason
+        return f"{self._source.engine_dir} does not load: {'not enough memory' if isinstance(error, MemoryError) else reason}"
 
     def _close(self, engine: Engine, slot: Slot) -> None:
         try:
@@ -313,7 +320,7 @@ class SlotThread:
         try:
             return self._source.open_slot(Phases())
         except Exception as error:
-            reason = self._reason(error)
+            reason = self._load_reason(error)
         finally:
             self.cold_loading = False
         if isinstance(task, Job):

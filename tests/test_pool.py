@@ -301,6 +301,16 @@ def test_the_check_tries_a_failed_load_again_where_no_request_does(synthetic: Sy
     run(main())
 
 
+def test_too_little_memory_is_told_in_a_sentence(synthetic: SyntheticFactory) -> None:
+    async def main() -> None:
+        engine = synthetic(engine_bytes=1 << 60)
+        async with serving(engine, start=False) as pool:
+            with pytest.raises(LoadFailed, match=f"{engine} does not load: not enough memory"):
+                await pool.start()
+
+    run(main())
+
+
 def test_the_waiters_of_a_load_that_fails_are_served_where_another_slot_lives(synthetic: SyntheticFactory) -> None:
     async def main() -> None:
         engine = synthetic(service_ns=20 * MS)
@@ -424,5 +434,19 @@ def test_a_fork_is_refused(synthetic: SyntheticFactory) -> None:
                 finally:
                     os._exit(code)
             assert os.waitpid(child, 0)[1] == 0
+
+    run(main())
+
+
+def test_a_cold_run_that_fails_counts_its_load_and_gives_the_place_back(synthetic: SyntheticFactory) -> None:
+    async def main() -> None:
+        async with serving(synthetic(), mode="cold-load", size=1) as pool:
+            timing = Timing()
+            with pytest.raises(InferenceFailed):
+                await pool.infer({}, None, timing)
+            assert timing.load_ns > 0
+            assert (pool.counts.loads_ok, pool.counts.loads_failed) == (2, 0)
+            await ask(pool)
+            assert pool.counts.loads_ok == 3
 
     run(main())
