@@ -93,7 +93,7 @@ class Child:
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
-        words = lines[-1].removeprefix("probe: ") if lines else ""
+        words = lines[-1].removeprefix("probe: ").removeprefix("reference_server: ") if lines else ""
         # Its exit code 2 is a sentence made for the user; anything else is a crash, and says so.
         return words if code == 2 and words else f"the child process {how}" + (f": {words}" if words else "")
 
@@ -107,12 +107,12 @@ class Child:
         except subprocess.TimeoutExpired:
             raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped") from None
 
-    def stop(self) -> None:
-        """Ask it to end, and make it end."""
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask it to end (SIGTERM), and after `timeout_s` make it end."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.clock import now_ns
 from bench.engine.manifest import Manifest
+from bench.engine.probe import count_probe_cases, read_probe
 from bench.errors import BenchError, EngineRefused, one_sentence
-from reference_server.loader import count_probe_cases, load_engine, read_probe, run_probe
+from reference_server.loader import load_engine, run_probe
 from reference_server.phases import Phases
 from reference_server.runtimes import Answer, DeviceSpoiled, Engine, Slot
 

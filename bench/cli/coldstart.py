@@ -41,7 +41,8 @@ def coldstart(
         str, typer.Argument(metavar="[ENGINE|MODEL|NAME]", help="An engine directory, an .onnx file, or resnet50, bert-base, tiny.")
     ] = "resnet50",
     level: Annotated[
-        list[str] | None, typer.Option(help="process, process-disk, engine, slot or warm; repeatable, or joined by commas. Default: all.")
+        list[str] | None,
+        typer.Option(help="server, process, process-disk, engine, slot or warm; repeatable, or joined by commas. Default: all."),
     ] = None,
     trials: Annotated[int, typer.Option(help="Trials of each level.")] = 20,
     vary: Annotated[
@@ -66,9 +67,10 @@ def coldstart(
 ) -> None:
     """Take a cold start apart: where the time goes until the first correct answer, and what a warm slot saves.
 
-    Levels: process (a fresh process), process-disk (the same, the engine's pages dropped from the page cache), engine (one
-    more load in a process that is up), slot (one more slot on a loaded engine), warm (a slot in use). The trials of all
-    levels are interleaved in random order; every trial checks its answer. The run is kept in a folder of its own.
+    Levels: server (a fresh reference server until its first correct answer over HTTP), process (a fresh process),
+    process-disk (the same, the engine's pages dropped from the page cache), engine (one more load in a process that is up),
+    slot (one more slot on a loaded engine), warm (a slot in use, borrowed from a pool). The trials of all levels are
+    interleaved in random order; every trial checks its answer. The run is kept in a folder of its own.
 
     Examples: bench coldstart resnet50 --gate 'process.p50 < 2s'
 
