@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bench.engine.build import BuildRequest, build_engine
+from bench.engine.resolve import measure_baseline
 from bench.engine.synthetic_builder import build_synthetic
+from bench.models import write_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
 SyntheticFactory = Callable[..., Path]
+BenchCommand = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -28,6 +34,33 @@ def synthetic(tmp_path: Path) -> SyntheticFactory:
         return directory
 
     return build
+
+
+@pytest.fixture(scope="session")
+def bench_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment for commands: this tree's packages, and a cache of engines that is the session's own."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture
+def bench_command(tmp_path: Path, bench_environment: dict[str, str]) -> BenchCommand:
+    """`bench_command("coldstart", "tiny", ...)` runs the real command, in the test's temporary folder."""
+
+    def run(*arguments: str | Path, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "bench", *map(str, arguments)]
+        given = {"cwd": tmp_path, "env": bench_environment, "stdin": subprocess.DEVNULL, **options}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **given)  # type: ignore[call-overload,no-any-return]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine of `tiny`, with its baseline. Tests that change files copy it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_model("tiny", 0, folder / "tiny.onnx")
+    build_engine(BuildRequest(model=folder / "tiny.onnx"), folder / "engine", measure=measure_baseline)
+    return folder / "engine"
 
 
 @pytest.fixture(scope="session")
