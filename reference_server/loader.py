@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from reference_server.phases import Phases
 from reference_server.runtimes import Answer, Engine, Slot, open_runtime
 
 if TYPE_CHECKING:
+    from numpy.lib.npyio import NpzFile
     from numpy.typing import NDArray
 
 
@@ -46,7 +49,10 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
     with phases.phase("verify"):
         check_bytes(engine_dir, manifest.engine_file, hashlib.sha256(engine_bytes).hexdigest(), len(engine_bytes))
         for file in manifest.files[1:]:
-            found = describe_file(engine_dir / file.name)
+            try:
+                found = describe_file(engine_dir / file.name)
+            except FileNotFoundError:
+                raise _missing(engine_dir / file.name) from None
             check_bytes(engine_dir, file, found.sha256, found.bytes)
     return runtime.load(manifest, engine_dir, engine_bytes, options, phases)
 
@@ -56,32 +62,48 @@ def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise EngineRefused(f"{path} is missing; build the engine again") from None
+        raise _missing(path) from None
+
+
+def _missing(path: Path) -> EngineRefused:
+    return EngineRefused(f"{path} is missing; build the engine again")
 
 
 def read_probe(engine_dir: Path, manifest: Manifest, case: int = 0) -> ProbeCase:
     """One case of the engine's probe. Raises EngineRefused where it is missing or not of the manifest's tensors."""
+    with _probe(engine_dir) as archive:
+        try:
+            return ProbeCase(
+                inputs={t.name: archive[f"{case}/input/{t.name}"] for t in manifest.inputs},
+                expected={t.name: archive[f"{case}/output/{t.name}"] for t in manifest.outputs},
+            )
+        except KeyError as error:
+            raise EngineRefused(
+                f"{engine_dir / PROBE_FILE} is not the probe of engine {manifest.name} ({error.args[0]}); build the engine again"
+            ) from None
+
+
+def count_probe_cases(engine_dir: Path) -> int:
+    """How many warm-up shapes the probe covers. Raises EngineRefused."""
+    with _probe(engine_dir) as archive:
+        return 1 + max(int(name.partition("/")[0]) for name in archive.files)
+
+
+@contextmanager
+def _probe(engine_dir: Path) -> Iterator[NpzFile]:
+    """The probe's arrays. Raises EngineRefused where the file is missing or no archive, also while it is read."""
+    import zipfile  # numpy has imported it by then
+
     import numpy as np
 
     path = engine_dir / PROBE_FILE
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return ProbeCase(
-                inputs={t.name: archive[f"{case}/input/{t.name}"] for t in manifest.inputs},
-                expected={t.name: archive[f"{case}/output/{t.name}"] for t in manifest.outputs},
-            )
+            yield archive
     except FileNotFoundError:
-        raise EngineRefused(f"{path} is missing; build the engine again") from None
-    except (KeyError, ValueError, OSError, EOFError) as error:
-        raise EngineRefused(f"{path} is not the probe of engine {manifest.name} ({error}); build the engine again") from None
-
-
-def count_probe_cases(engine_dir: Path) -> int:
-    """How many warm-up shapes the probe covers."""
-    import numpy as np
-
-    with np.load(engine_dir / PROBE_FILE, allow_pickle=False) as archive:
-        return 1 + max(int(name.partition("/")[0]) for name in archive.files)
+        raise _missing(path) from None
+    except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise EngineRefused(f"{path} is not an engine's probe ({error}); build the engine again") from None
 
 
 def run_probe(slot: Slot, manifest: Manifest, case: ProbeCase) -> Answer:
