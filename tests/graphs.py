@@ -51,9 +51,7 @@ def adder(path: Path, a: Sequence[int | str | None], b: Sequence[int | str | Non
 
 def finder(path: Path) -> Path:
     """Where x is not zero: the output's second axis follows from the values, so nobody can know it ahead."""
-    return save(
-        path, [helper.make_node("NonZero", ["x"], ["y"])], [value("x", ["batch", 4])], [value("y", [2, None], TensorProto.INT64)]
-    )
+    return save(path, [helper.make_node("NonZero", ["x"], ["y"])], [value("x", ["batch", 4])], [value("y", [2, None], TensorProto.INT64)])
 
 
 def dice(path: Path) -> Path:

@@ -69,7 +69,9 @@ def test_any_text_is_a_shape_or_one_sentence(text: str) -> None:
         assert all(size > 0 for size in shape.min)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1x", "x1", "1X2", "-1x2", "1x2:3x4", "1:2:3:4", "...", "1x...", "1.5", "0x3", "3x2:2x2:4x2", "²"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1x", "x1", "1X2", "-1x2", "1x2:3x4", "1:2:3:4", "...", "1x...", "1.5", "0x3", "3x2:2x2:4x2", "²"]
+)
 def test_what_is_not_a_shape_is_refused(text: str) -> None:
     with pytest.raises(BenchError, match="--shape"):
         parse_shape(text)
@@ -77,7 +79,7 @@ def test_what_is_not_a_shape_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a", "=1", "a=", "="])
 def test_an_assignment_needs_both_sides(text: str) -> None:
-    with pytest.raises(BenchError, match="--shape .* is not NAME=VALUE"):
+    with pytest.raises(BenchError, match=r"--shape .* is not NAME=VALUE"):
         parse_assignments([text], "--shape")
 
 
@@ -130,7 +132,9 @@ def test_dims_for_a_person() -> None:
     assert show_dims(tensor("x", "batch", 3, "")) == "[batch, 3, ?]"
 
 
-@pytest.mark.parametrize("text", ["uniform:", "uniform:1", "uniform:a:b", "uniform:1:2:3", "uniform:2:1", "uniform:nan:1", "uniform:0:inf", "zeros"])
+@pytest.mark.parametrize(
+    "text", ["uniform:", "uniform:1", "uniform:a:b", "uniform:1:2:3", "uniform:2:1", "uniform:nan:1", "uniform:0:inf", "zeros"]
+)
 def test_what_is_not_an_input_is_refused(text: str) -> None:
     with pytest.raises(BenchError, match="--input x="):
         parse_input("x", text)
@@ -162,9 +166,7 @@ def test_whole_numbers_must_fit_the_datatype(text: str) -> None:
 
 
 def test_the_seed_gives_the_values() -> None:
-    first, again, other = (
-        make_values(tensor("x", 8), (8,), InputSource(), np.random.default_rng(seed)) for seed in (1, 1, 2)
-    )
+    first, again, other = (make_values(tensor("x", 8), (8,), InputSource(), np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -237,5 +239,5 @@ def test_a_file_of_values_that_cannot_be_read_is_one_sentence(tmp_path: Path, ho
 
 def test_more_values_than_fit_into_memory_are_one_sentence() -> None:
     for shape in ((2**45, 64), (2**62, 2**62)):
-        with pytest.raises(BenchError, match="input 'x' of shape .* does not fit into memory"):
+        with pytest.raises(BenchError, match=r"input 'x' of shape .* does not fit into memory"):
             make_values(tensor("x", "batch", 64), shape, InputSource(), np.random.default_rng(0))

@@ -102,7 +102,9 @@ def test_unnamed_axes_of_two_inputs_are_not_one(tmp_path: Path) -> None:
 
 def test_axes_are_carried_to_an_output_that_does_not_name_them(tmp_path: Path) -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
-    (output,) = read_source(graphs.save(tmp_path / "m.onnx", [node], [graphs.value("x", [None, 4])], [graphs.value("y", [None, None])])).outputs
+    (output,) = read_source(
+        graphs.save(tmp_path / "m.onnx", [node], [graphs.value("x", [None, 4])], [graphs.value("y", [None, None])])
+    ).outputs
     assert output.dims == ("batch", 4)
 
 
