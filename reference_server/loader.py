@@ -34,7 +34,10 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
     with phases.phase("verify"):
         check_bytes(engine_dir, manifest.engine_file, hashlib.sha256(engine_bytes).hexdigest(), len(engine_bytes))
         for file in manifest.files[1:]:
-            found = describe_file(engine_dir / file.name)
+            try:
+                found = describe_file(engine_dir / file.name)
+            except FileNotFoundError:
+                raise _missing(engine_dir / file.name) from None
             check_bytes(engine_dir, file, found.sha256, found.bytes)
     return runtime.load(manifest, engine_dir, engine_bytes, options, phases)
 
@@ -44,7 +47,11 @@ def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise EngineRefused(f"{path} is missing; build the engine again") from None
+        raise _missing(path) from None
+
+
+def _missing(path: Path) -> EngineRefused:
+    return EngineRefused(f"{path} is missing; build the engine again")
 
 
 def run_probe(slot: Slot, manifest: Manifest, case: ProbeCase) -> Answer:

@@ -180,7 +180,7 @@ def _level(rows: _Rows, variant: str, level: str) -> LevelSummary:
         )
     c = rows.columns
     states = c["page_cache"][(c["variant"] == variant) & (c["level"] == level) & (c["phase"] == "total")]
-    known, counts = np.unique([s for s in states.tolist() if s is not None], return_counts=True)
+    known, counts = np.unique([s for s in states.tolist() if isinstance(s, str)], return_counts=True)
     return LevelSummary(
         variant=variant,
         level=level,

@@ -129,7 +129,7 @@ def run_coldstart(
 ) -> None:
     """Run, keep, print. Raises BenchError, GateMissed, InvalidRun; on Ctrl-C what was measured is kept and printed."""
     from bench import environment
-    from bench.analysis.gates import evaluate, parse_gate
+    from bench.analysis.gates import check_trials, evaluate, parse_gate
     from bench.cli.progress import bar, steps
     from bench.coldstart import LEVELS, Plan, check_plan, cold_start_schema, run_trials, start_run
     from bench.engine.resolve import resolve_engine
@@ -139,6 +139,8 @@ def run_coldstart(
     chosen = tuple(dict.fromkeys(levels)) or LEVELS
     check_plan(Plan(variants=(), levels=chosen, trials=trials))
     parsed_gates = [parse_gate(text, chosen) for text in gates]
+    for one in parsed_gates:
+        check_trials(one, trials)
     RunFolder.check_writable(results)
     with steps(f"engine of {subject}") as progress:
         variants = make_variants(subject, build_options, varied, settings, lambda text, given: resolve_engine(text, given, progress))
@@ -168,13 +170,15 @@ def run_coldstart(
 
 
 def parse_vary(texts: Sequence[str]) -> list[Vary]:
-    """Raises BenchError for what is not KEY=A,B with two different values."""
-    varied = []
+    """Raises BenchError for what is not KEY=A,B with different values, and for a key given twice."""
+    varied: list[Vary] = []
     for text in texts:
         key, separator, values = text.partition("=")
         split = tuple(values.split(","))
-        if not separator or not key or len(set(split)) < 2:
-            raise BenchError(f"--vary {text!r} is not KEY=A,B with at least two different values")
+        if not separator or not key or len(split) < 2 or len(set(split)) < len(split):
+            raise BenchError(f"--vary {text!r} is not KEY=A,B with at least two values, each given once")
+        if key in [vary.key for vary in varied]:
+            raise BenchError(f"--vary names {key!r} twice; give all of its values at once")
         varied.append(Vary(key=key, values=split))
     return varied
 

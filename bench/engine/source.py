@@ -121,7 +121,7 @@ def _tensor(value: onnx.ValueInfoProto, path: Path, role: str) -> Tensor:
 
 
 def _precision(model: onnx.ModelProto) -> str:
-    """By what most weight elements are: fp32, fp16 or int8."""
+    """By what most weight elements are: fp32, fp16 or int8; without weights, by the inputs."""
     counts = {"fp32": 0, "fp16": 0, "int8": 0}
     kinds = {1: "fp32", 10: "fp16", 3: "int8", 2: "int8"}
     for weight in model.graph.initializer:
@@ -131,4 +131,6 @@ def _precision(model: onnx.ModelProto) -> str:
             for size in weight.dims:
                 elements *= size
             counts[kind] += elements
-    return max(counts, key=lambda kind: counts[kind]) if any(counts.values()) else "fp32"
+    if any(counts.values()):
+        return max(counts, key=lambda kind: counts[kind])
+    return "fp16" if any(value.type.tensor_type.elem_type == 10 for value in model.graph.input) else "fp32"
