@@ -294,5 +294,7 @@ class Mmpp(ArrivalProcess):
             duration_ns=self.duration_ns,
             mean_rate=mean,
             peak_rate=self.peak,
-            dispersion=self.cv**2 + spread * (1 + math.expm1(-speed * window) / (speed * window)) if self.duration_ns >= window_ns else None,
+            dispersion=self.cv**2 + spread * (1 + math.expm1(-speed * window) / (speed * window))
+            if self.duration_ns >= window_ns
+            else None,
         )

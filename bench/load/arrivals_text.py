@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import MISSING, fields
+from itertools import pairwise
 
 from bench.errors import BenchError
 from bench.load.arrivals import MAX_DURATION_NS, ArrivalProcess, Constant, Gamma, Mmpp, Poisson
@@ -38,7 +39,9 @@ def parse_arrivals(text: str, *, duration: str | None = None) -> ArrivalProcess:
     name, _, rest = text.strip().partition(":")
     name = name.strip()
     if name not in PROCESSES:
-        raise BenchError(f"arrivals {text!r}: there is no process {name!r}; there are {', '.join(PROCESSES)}, such as {EXAMPLES['poisson']}")
+        raise BenchError(
+            f"arrivals {text!r}: there is no process {name!r}; there are {', '.join(PROCESSES)}, such as {EXAMPLES['poisson']}"
+        )
     given = _pairs(name, rest)
     if name == "rate":
         if duration is not None:
@@ -71,7 +74,7 @@ def parse_arrivals(text: str, *, duration: str | None = None) -> ArrivalProcess:
             values[key] = _whole(name, key, value)
         else:
             values[key] = _number(name, key, value)
-    return process(**values)  # type: ignore[arg-type]
+    return process(**values)
 
 
 def _pairs(name: str, text: str) -> list[tuple[str, str]]:
@@ -117,7 +120,7 @@ def _points(pairs: list[tuple[str, str]]) -> tuple[tuple[int, float], ...]:
     times = [time for time, _ in points]
     if times[0] != 0:
         raise BenchError(f"rate: the first point must be at 0s, write as in {EXAMPLES['rate']}")
-    if any(later < earlier for earlier, later in zip(times[:-1], times[1:], strict=True)) or times[-1] == 0:
+    if any(later < earlier for earlier, later in pairwise(times)) or times[-1] == 0:
         raise BenchError("rate: the times of the points must grow from left to right")
     if times[-1] > MAX_DURATION_NS:
         raise BenchError("rate: the last point lies beyond a year")
@@ -126,4 +129,6 @@ def _points(pairs: list[tuple[str, str]]) -> tuple[tuple[int, float], ...]:
     return points
 
 
-ARRIVALS_HELP = "One of: " + " · ".join(EXAMPLES.values()) + ". Rates per second; shapes also take cv=, 0 for even gaps, above 1 for clusters."
+ARRIVALS_HELP = (
+    "One of: " + " · ".join(EXAMPLES.values()) + ". Rates per second; shapes also take cv=, 0 for even gaps, above 1 for clusters."
+)

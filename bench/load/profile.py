@@ -76,9 +76,10 @@ class Profile:
         seconds = np.diff(self.edges_ns) / SECOND_NS
         return np.concatenate(([0.0], np.cumsum((self.start_rate + self.end_rate) / 2 * seconds)))
 
-    def piece_at(self, times_ns: Ints) -> NDArray[np.intp]:
+    def piece_at(self, times_ns: Ints) -> NDArray[np.int64]:
         """The index of the piece that holds each time, which must lie in [0, duration)."""
-        return np.searchsorted(self.edges_ns, times_ns, side="right") - 1
+        after: Ints = np.searchsorted(self.edges_ns, times_ns, side="right").astype(np.int64, copy=False)
+        return after - 1
 
     def rate_at(self, times_ns: Ints) -> Floats:
         """The rate at each time in [0, duration), per second."""

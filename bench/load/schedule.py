@@ -1,7 +1,7 @@
 """The schedule: every arrival of a run, computed before the first send. The file is the artefact, the seed its provenance.
 
-A Parquet file with the columns seq (int64, 0, 1, ... in the order of sending), intended_ns (int64, from the start of the run, sorted), spike
-(int32, null outside spikes), phase (text) and what a trace brought along. The file's metadata holds, under the key
+A Parquet file with the columns seq (int64, 0, 1, ... in the order of sending), intended_ns (int64, from the start of the run, sorted),
+spike (int32, null outside spikes), phase (text) and what a trace brought along. The file's metadata holds, under the key
 `coldburst.schedule`, JSON with schema_version, duration_ns, spikes and provenance.
 """
 
@@ -66,8 +66,8 @@ class Schedule:
     @property
     def spike(self) -> NDArray[np.int32]:
         """The spike of each arrival, int32, NO_SPIKE (-1) outside spikes."""
-        filled = self.table.column("spike").fill_null(NO_SPIKE)
-        return filled.to_numpy().astype(np.int32, copy=False)
+        filled: NDArray[np.int32] = self.table.column("spike").fill_null(NO_SPIKE).to_numpy()
+        return filled.astype(np.int32, copy=False)
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
@@ -99,10 +99,10 @@ def make_schedule(
         "phase": pa.DictionaryArray.from_arrays(pa.array(phase), pa.array(PHASES)),
     }
     table = pa.table(columns)
-    for name in extra.column_names if extra is not None else ():
-        # A trace may call a column what the schedule calls one of its own.
-        own_name = name if name not in OWN_COLUMNS else f"trace_{name}"
-        table = table.append_column(own_name, extra.column(name))
+    if extra is not None:
+        for name in extra.column_names:
+            # A trace may call a column what the schedule calls one of its own.
+            table = table.append_column(name if name not in OWN_COLUMNS else f"trace_{name}", extra.column(name))
     schedule = Schedule(table=table, duration_ns=duration_ns, spikes=spikes, provenance=provenance)
     _check(schedule, "the schedule")
     return schedule
@@ -188,7 +188,9 @@ def _check(schedule: Schedule, where: str) -> None:
             raise BenchError(f"{where} has rows without {name}: write it again")
     times, seq, spike = schedule.intended_ns, schedule.seq, schedule.spike
     if times.min() < 0:
-        raise BenchError(f"{where} has a negative time, {times.min()} ns, in row {int(times.argmin())}: times count from the start of the run")
+        raise BenchError(
+            f"{where} has a negative time, {times.min()} ns, in row {int(times.argmin())}: times count from the start of the run"
+        )
     if (times[1:] < times[:-1]).any():
         row = int((times[1:] < times[:-1]).argmax()) + 1
         raise BenchError(f"{where} is not sorted: row {row} is due before row {row - 1}")
@@ -196,7 +198,10 @@ def _check(schedule: Schedule, where: str) -> None:
         raise BenchError(f"{where} has an arrival at {times[-1]} ns, after its duration of {schedule.duration_ns} ns: write it again")
     if seq[0] < 0 or (seq[1:] <= seq[:-1]).any():
         raise BenchError(f"{where} has a seq that does not grow from row to row: write it again")
-    if schedule.table.column("spike").null_count < len(schedule) and not set(np.unique(spike).tolist()) <= {NO_SPIKE, *(known.index for known in schedule.spikes)}:
+    if schedule.table.column("spike").null_count < len(schedule) and not set(np.unique(spike).tolist()) <= {
+        NO_SPIKE,
+        *(known.index for known in schedule.spikes),
+    }:
         raise BenchError(f"{where} has arrivals of a spike that its spike table does not know: write it again")
 
 

@@ -27,7 +27,9 @@ class Rate(ArrivalProcess):
     def nominal(self) -> Profile:
         return Profile.of(
             [
-                Piece(duration_ns=end - start, start_rate=start_rate, end_rate=end_rate, phase="ramp" if start_rate != end_rate else "steady")
+                Piece(
+                    duration_ns=end - start, start_rate=start_rate, end_rate=end_rate, phase="ramp" if start_rate != end_rate else "steady"
+                )
                 for (start, start_rate), (end, end_rate) in zip(self.points[:-1], self.points[1:], strict=True)
             ]
         )

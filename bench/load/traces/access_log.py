@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.errors import BenchError
 from bench.load.traces.rows import Batch, Options, Tally, arrivals_from_ends
 from bench.load.traces.source import Source
 from bench.load.traces.times import DateClock, numbers_to_ns, strings
@@ -25,7 +26,7 @@ _LINE = re.compile(
     r'"(?P<request>(?:[^"\\]|\\.)*)" (?P<status>\d{3}) (?P<bytes>\d+|-)'
     r'(?: "(?P<referer>(?:[^"\\]|\\.)*)" "(?P<agent>(?:[^"\\]|\\.)*)")?(?P<rest>(?: .*)?)\s*'
 )
-_MONTHS = {m: f"{i:02d}" for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_MONTHS = {m: f"{i:02d}" for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)}
 # The labels people give to $request_time, in s; a bare number at the end of the line is told by its three decimals.
 _REQUEST_TIME = re.compile(r'(?:^|[\s"])(?:rt|request_time|req_time)="?(\d+\.\d+|\d+)"?(?=\s|$)|^\s"?(\d+\.\d{3})"?(?=\s|$)')
 _REQUEST = re.compile(r"([A-Z]+) (\S+)(?: HTTP/\d(?:\.\d)?)?")
@@ -43,6 +44,7 @@ def matches_nginx(lines: Sequence[str]) -> bool:
 def read(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
     """Columns client, method, path, status, bytes (missing for "-") and request_time_ns where it was logged."""
     clock = DateClock(options.zone)
+    logged = False
     numbered = enumerate(source.lines(), 1)
     while chunk := list(islice(numbered, _BATCH_LINES)):
         matches: list[re.Match[str]] = []
@@ -66,7 +68,13 @@ def read(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
             tally.refuse(lines[row], f"time is {stamps[row]!r}")
         tally.rows += int(ok.sum())
         tally.notes["zone"] = clock.note
-        yield _batch([m for m, good in zip(matches, ok.tolist(), strict=True) if good], times[ok], options, tally)
+        batch = _batch([m for m, good in zip(matches, ok.tolist(), strict=True) if good], times[ok], options, tally)
+        logged = logged or batch.columns["request_time_ns"].null_count < len(batch.times_ns)
+        yield batch
+    if options.subtract_duration and tally.rows > tally.bad and not logged:
+        raise BenchError(
+            f"{source.path} logs no request time (rt=0.123, or a bare 0.123 at the end of a line) that --subtract-duration could take off"
+        )
 
 
 def _batch(matches: list[re.Match[str]], times: np.ndarray[tuple[int], np.dtype[np.int64]], options: Options, tally: Tally) -> Batch:

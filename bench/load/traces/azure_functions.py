@@ -57,7 +57,7 @@ def read_2021(source: Source, options: Options, tally: Tally) -> Iterator[Batch]
         extras = {name: guess_free_column(columns.texts[i]) for i, name in enumerate(header) if i not in (end_at, duration_at)}
         extras["duration_ns"] = pa.array(durations)
         if before:
-            tally.notes["before 0"] = f"{before} arrivals lie before 0 of the trace's clock and are kept: the earliest is the origin"
+            tally.notes["kept"] = f"{before} of the arrivals lie before 0 of the trace's clock; the earliest is the origin"
         yield keep(tally, columns, verdict, arrivals, extras)
 
 
@@ -75,6 +75,7 @@ def read_2019(source: Source, options: Options, tally: Tally) -> Iterator[Batch]
     starts = np.array([(minute - 1) * _MINUTE_NS for _, minute in minutes], np.int64)
     named = {name: header.index(name) for name in _OWNERS if name in header}
     rng = np.random.Generator(np.random.PCG64(options.seed))
+    tally.in_file_order = False
     tally.start_ns, tally.duration_ns = 0, max(minute for _, minute in minutes) * _MINUTE_NS
     tally.notes["meaning"] = f"each count is spread evenly inside its minute, seed {options.seed}"
     times: list[Ints] = []
@@ -86,7 +87,9 @@ def read_2019(source: Source, options: Options, tally: Tally) -> Iterator[Batch]
         repeats = np.repeat(np.arange(len(owners), dtype=np.int32), owners)
         columns = {name: pa.DictionaryArray.from_arrays(pa.array(repeats), pa.array(cells)) for name, cells in texts.items()}
         # The dictionary of a batch may name a trigger many times; as a column it is the same text.
-        return Batch(times_ns=np.concatenate(times), columns={name: pc.cast(c, pa.string()).dictionary_encode() for name, c in columns.items()})
+        return Batch(
+            times_ns=np.concatenate(times), columns={name: pc.cast(c, pa.string()).dictionary_encode() for name, c in columns.items()}
+        )
 
     for table in csv_columns(source, tally, width=len(header), header=True, batch_rows=512):
         for row, line in enumerate(table.lines.tolist()):

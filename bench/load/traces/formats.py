@@ -16,9 +16,11 @@ Lines = Sequence[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """unit: what its times are in, for people. Of the two tests one is given: on the first lines, or on their cells."""
+    """unit: what its times are in, for people. takes: the options that mean something to it. Of the two tests one is given:
+    on the first lines, or on their cells."""
 
     unit: str
+    takes: tuple[str, ...] = ()
     read: Callable[[Source, Options, Tally], Iterator[Batch]]
     matches_cells: Callable[[Cells], bool] | None = None
     matches_lines: Callable[[Lines], bool] | None = None
@@ -30,19 +32,23 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    "azure-llm-2023": Format(unit="date time, 100 ns", read=azure_llm.read, matches_cells=azure_llm.matches_2023),
-    "azure-llm-2024": Format(unit="date time, us", read=azure_llm.read, matches_cells=azure_llm.matches_2024),
+    "azure-llm-2023": Format(unit="date time, 100 ns", takes=("zone",), read=azure_llm.read, matches_cells=azure_llm.matches_2023),
+    "azure-llm-2024": Format(unit="date time, us", takes=("zone",), read=azure_llm.read, matches_cells=azure_llm.matches_2024),
     "azure-functions-2021": Format(unit="s", read=azure_functions.read_2021, matches_cells=azure_functions.matches_2021),
     "azure-functions-2019": Format(unit="counts per minute", read=azure_functions.read_2019, matches_cells=azure_functions.matches_2019),
     "burstgpt": Format(unit="s", read=burstgpt.read, matches_cells=burstgpt.matches),
-    "k6": Format(unit="s, us or date time", read=load_tools.read_k6, matches_cells=load_tools.matches_k6),
+    "k6": Format(
+        unit="s, us or date time", takes=("zone", "unit", "subtract_duration"), read=load_tools.read_k6, matches_cells=load_tools.matches_k6
+    ),
     "vegeta": Format(unit="ns since 1970", read=load_tools.read_vegeta, matches_cells=load_tools.matches_vegeta),
     "mooncake": Format(unit="ms", read=jsonl.read_mooncake, matches_lines=jsonl.matches_mooncake),
     "qwen-bailian": Format(unit="s", read=jsonl.read_qwen, matches_lines=jsonl.matches_qwen),
-    "har": Format(unit="date time", read=load_tools.read_har, matches_lines=load_tools.matches_har),
-    "combined": Format(unit="date time, 1 s", read=access_log.read, matches_lines=access_log.matches_combined),
-    "nginx": Format(unit="date time, 1 s", read=access_log.read, matches_lines=access_log.matches_nginx),
-    "plain": Format(unit="date time, or the unit given or told by rule", read=plain.read, matches_cells=plain.matches),
+    "har": Format(unit="date time", takes=("zone",), read=load_tools.read_har, matches_lines=load_tools.matches_har),
+    "combined": Format(
+        unit="date time, 1 s", takes=("subtract_duration",), read=access_log.read, matches_lines=access_log.matches_combined
+    ),
+    "nginx": Format(unit="date time, 1 s", takes=("subtract_duration",), read=access_log.read, matches_lines=access_log.matches_nginx),
+    "plain": Format(unit="date time", takes=("zone", "unit", "column"), read=plain.read, matches_cells=plain.matches),
 }
 
 

@@ -56,6 +56,9 @@ def import_trace(
     source = open_source(path)
     name = form or detect(source)
     chosen = format_named(name)
+    for option in ("zone", "unit", "column", "subtract_duration"):
+        if getattr(options, option) and option not in chosen.takes:
+            raise BenchError(f"the format {name} has no use for --{option.replace('_', '-')}: leave it out, or name another with --format")
     tally = Tally()
     collected = _Collected(times=[], columns={})
     try:
@@ -110,11 +113,13 @@ def _refuse_bad(path: Path, name: str, tally: Tally, max_bad_share: float) -> No
         return
     line, why = tally.first_bad[0]
     if tally.bad == tally.rows:
-        raise BenchError(f"{path}: none of its {tally.rows:,} rows can be read as {name}; line {line}: {why}; --format names another format")
+        raise BenchError(
+            f"{path}: none of its {tally.rows:,} rows can be read as {name}; line {line}: {why}; --format names another format"
+        )
     if tally.bad > max_bad_share * tally.rows:
         raise BenchError(
-            f"{path}: {tally.bad:,} of {tally.rows:,} rows cannot be read as {name}, more than {max_bad_share:.0%}; the first is line {line}: {why}; "
-            "mend the file, or allow more with --max-bad"
+            f"{path}: {tally.bad:,} of {tally.rows:,} rows cannot be read as {name}, more than {max_bad_share:.0%}; "
+            f"the first is line {line}: {why}; mend the file, or allow more with --max-bad"
         )
 
 
@@ -168,8 +173,8 @@ def _provenance(
         "lines_blank": tally.blank,
         "rows_of_other_kinds": tally.other,
         "arrivals_read": collected.count,
-        "rows_out_of_order": collected.out_of_order,
-        "backward_steps": collected.backward_steps,
+        "rows_out_of_order": collected.out_of_order if tally.in_file_order else None,
+        "backward_steps": collected.backward_steps if tally.in_file_order else None,
         "origin": _origin_text(origin),
         "transformations": done,
     }

@@ -79,7 +79,7 @@ def _read(source: Source, tally: Tally, *, unit: str) -> Iterator[Batch]:
 
 
 def _fits(stamp: int | Decimal, unit: str) -> bool:
-    return abs(stamp) * 10 ** UNIT_DIGITS[unit] < 2**63
+    return bool(abs(stamp) * 10 ** UNIT_DIGITS[unit] < 2**63)
 
 
 def _parse(text: str) -> Any:
@@ -102,7 +102,9 @@ def _why_not(value: Any) -> str | None:
     if isinstance(stamp, bool) or not isinstance(stamp, int | Decimal):
         return f"timestamp is {str(stamp)[:40]!r}, not a number"
     lengths = (name for name in _WHOLE_COLUMNS if name in value)
-    bad = next((name for name in lengths if value[name] is not None and (isinstance(value[name], bool) or not isinstance(value[name], int))), None)
+    bad = next(
+        (name for name in lengths if value[name] is not None and (isinstance(value[name], bool) or not isinstance(value[name], int))), None
+    )
     return f"{bad} is {str(value[bad])[:40]!r}, not a whole number" if bad else None
 
 

@@ -51,7 +51,8 @@ def read_k6(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
         verdict.require(ok, columns.texts[1], "timestamp")
         verdict.require(durations_ok, columns.texts[2], "metric_value")
         tally.notes["zone" if isinstance(clock, DateClock) else "unit"] = clock.note
-        extras = {name: guess_free_column(columns.texts[header.index(name)]) for name in ("method", "status", "url") if name in header}
+        kept: list[str] = [name for name in ("method", "status", "url") if name in header]
+        extras = {name: guess_free_column(columns.texts[header.index(name)]) for name in kept}
         extras["duration_ns"] = pa.array(durations)
         yield keep(tally, columns, verdict, arrivals_from_ends(ends, durations, options, tally), extras)
 

@@ -46,8 +46,10 @@ class Tally:
     bad: int = 0
     first_bad: list[tuple[int, str]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
-    # A format with a clock of its own says where it starts and how long it runs; else the earliest arrival is 0.
+    # A format with a clock of its own says where it starts and how long it runs, else the earliest arrival is 0; one whose
+    # rows are no arrivals has no order that could be wrong.
     start_ns: int | None = None
+    in_file_order: bool = True
     duration_ns: int | None = None
 
     def refuse(self, line: int, why: str, *, lines: int = 1) -> None:
@@ -124,7 +126,8 @@ class Verdict:
 
     @property
     def ok(self) -> Mask:
-        return np.logical_and.reduce([good for good, _, _ in self._causes])
+        ok: Mask = np.logical_and.reduce([good for good, _, _ in self._causes])
+        return ok
 
     def why(self, row: int) -> str:
         texts, what = next((texts, what) for good, texts, what in self._causes if not good[row])

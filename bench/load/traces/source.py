@@ -98,7 +98,7 @@ def open_source(path: Path) -> Source:
     for signature, what in _NOT_TEXT.items():
         if start.startswith(signature):
             raise BenchError(f"{path} holds {what}, not text: unpack or convert it first (gzip and zstd are read as they are)")
-    if start.startswith(_GZIP) or start.startswith(_ZSTD):
+    if start.startswith((_GZIP, _ZSTD)):
         raise BenchError(f"{path} is compressed twice: unpack it once")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return Source(path=path, compression=compression, encoding="utf-16", byte_order_mark=True)

@@ -58,7 +58,11 @@ def numbers_to_ns(texts: pa.Array, unit: str) -> tuple[Ints, Mask]:
     fits = pc.less_equal(pc.utf8_length(whole), _MAX_DIGITS + 1 - shift)
     ok = pc.fill_null(pc.and_(pc.and_(pc.is_valid(plain), some), fits), False).to_numpy(zero_copy_only=False)
     # Together whole and part are the digits of the result. Nineteen digits may pass int64: those go through the check below.
-    digits = pc.binary_join_element_wise(pc.if_else(ok, whole, "0"), pc.utf8_slice_codeunits(pc.utf8_rpad(part, shift, "0"), 0, shift), "") if shift else whole
+    digits = (
+        pc.binary_join_element_wise(pc.if_else(ok, whole, "0"), pc.utf8_slice_codeunits(pc.utf8_rpad(part, shift, "0"), 0, shift), "")
+        if shift
+        else whole
+    )
     digits = pc.if_else(pc.and_(pa.array(ok), pc.not_equal(digits, "")), digits, "0")
     unsigned = pc.cast(digits, pa.uint64()).to_numpy(zero_copy_only=False)
     ok &= unsigned < 2**63
@@ -118,7 +122,7 @@ class NumberClock:
         if outside.any():
             row = int(at[outside.argmax()])
             raise BenchError(
-                f"line {lines[row]}: the unit is ambiguous, {texts[row]} does not go with the earlier numbers as {self.note.split(' (')[0]}: "
+                f"line {lines[row]}: the unit is ambiguous, {texts[row]} is no {self.note.split(' (')[0]}, as the earlier numbers are: "
                 "say --unit s, ms, us or ns"
             )
 

@@ -70,7 +70,9 @@ def apply(arrivals: Arrivals, steps: Steps) -> tuple[Arrivals, list[dict[str, An
     if steps.rate_factor is not None:
         before = len(arrivals.times_ns)
         arrivals = scale_rate(arrivals, steps.rate_factor, rng)
-        done.append({"step": "scale-rate", "factor": steps.rate_factor, "seed": steps.seed, "before": before, "after": len(arrivals.times_ns)})
+        done.append(
+            {"step": "scale-rate", "factor": steps.rate_factor, "seed": steps.seed, "before": before, "after": len(arrivals.times_ns)}
+        )
     if steps.time_factor is not None:
         arrivals = scale_time(arrivals, steps.time_factor)
         done.append({"step": "scale-time", "factor": steps.time_factor})
@@ -85,7 +87,9 @@ def window(arrivals: Arrivals, start_ns: int, end_ns: int | None) -> Arrivals:
     if first >= last:
         shown = f"{duration_text(start_ns)}:{'' if end_ns is None else duration_text(end_ns)}"
         raise BenchError(f"the window {shown} holds no arrival: the trace lasts {duration_text(arrivals.duration_ns)}")
-    return Arrivals(times_ns=arrivals.times_ns[first:last] - start_ns, duration_ns=end - start_ns, extra=arrivals.extra.slice(first, last - first))
+    return Arrivals(
+        times_ns=arrivals.times_ns[first:last] - start_ns, duration_ns=end - start_ns, extra=arrivals.extra.slice(first, last - first)
+    )
 
 
 def smallest_gap(times_ns: Ints) -> int:
