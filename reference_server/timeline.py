@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 INTERVAL_NS = 50_000_000
 # t_ns on CLOCK_MONOTONIC; *_bytes and process_cpu_ns are the process's, the same for all models of a sample.
-COLUMNS = ("t_ns", "model", "busy", "idle", "loading", "waiting", "resident_bytes", "device_bytes", "process_cpu_ns")
+COLUMNS = ("t_ns", "model", "slots_busy", "slots_idle", "slots_loading", "waiting", "resident_bytes", "device_bytes", "process_cpu_ns")
 
 
 class Timeline:

@@ -49,9 +49,9 @@ def test_a_spike_that_a_scrape_would_miss_is_seen(synthetic: SyntheticFactory, t
     rows = table.to_pylist()
     assert all(0 <= row["t_ns"] <= now_ns() - before for row in rows)
     assert {row["model"] for row in rows} == {"synthetic", "other"}
-    busy = [row for row in rows if row["model"] == "synthetic" and row["busy"] == 1]
+    busy = [row for row in rows if row["model"] == "synthetic" and row["slots_busy"] == 1]
     assert {1, 2} <= {row["waiting"] for row in busy}
-    assert all(row["idle"] == 0 for row in busy)
+    assert all(row["slots_idle"] == 0 for row in busy)
     assert all(row["device_bytes"] is None and row["resident_bytes"] > 10_000_000 for row in rows)
     assert sorted(row["process_cpu_ns"] for row in rows) == [row["process_cpu_ns"] for row in rows]
 
