@@ -167,6 +167,7 @@ def _announce(line: str) -> None:
 
 
 def main() -> None:
+    """Run the server with the process's own command line, and end the process."""
     try:
         settings = parse_command_line()
         log = Log(as_json=settings.log_json)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import traceback
 
+from reference_server.documents import model_metadata, openapi_document, server_metadata
 from reference_server.infer import Inference
 from reference_server.log import Log
-from reference_server.protocol import model_metadata, server_metadata
 from reference_server.registry import Registry, ServedModel
 from reference_server.responses import Handler, Receive, Scope, Send, fixed, reply, reply_error
 from reference_server.tensors import shorten
-
-EXTENSIONS = ("binary_tensor_data", "statistics")
 
 
 class App:
@@ -26,9 +24,10 @@ class App:
         self._log = log
         self._draining = False
         self._routes: dict[str, tuple[str, Handler]] = {
-            "/v2": ("GET", fixed(server_metadata(EXTENSIONS))),
+            "/v2": ("GET", fixed(server_metadata())),
             "/v2/health/live": ("GET", fixed(b'{"live":true}')),
             "/v2/health/ready": ("GET", self._ready),
+            "/openapi.json": ("GET", self._openapi),
             "/metrics": ("GET", self._metrics),
         }
         self._inferences: list[Inference] = []
@@ -92,6 +91,9 @@ class App:
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _reply_ready(send, self._registry.ready and not self._draining, "the server")
+
+    async def _openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, openapi_document([model.manifest for model in self._registry.models.values()]))
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         from reference_server.metrics import expose

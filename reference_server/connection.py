@@ -21,7 +21,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from bench.clock import now_ns
-from reference_server.protocol import error_document
+from reference_server.documents import error_document
 
 MAX_HEADER_BYTES = 64 * 1024
 _IDLE, _HEADERS, _BODY = 0, 1, 2
@@ -182,4 +182,5 @@ class Connection(HttpToolsProtocol):
 
 
 def with_limits(limits: Limits) -> type[Connection]:
+    """The protocol class to give to uvicorn."""
     return type("LimitedConnection", (Connection,), {"limits": limits})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from reference_server.protocol import error_document
+from reference_server.documents import error_document
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -17,6 +17,7 @@ JSON = b"application/json"
 
 
 async def reply(send: Send, status: int, body: bytes, *headers: Header, content_type: bytes = JSON) -> None:
+    """A whole reply in one piece."""
     start = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})

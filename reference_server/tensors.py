@@ -6,6 +6,7 @@ what was wrong. Binary tensors are little-endian, row-major (KServe V2, "Binary 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -19,6 +20,7 @@ from bench.engine.manifest import DATATYPES
 # On the wire: little-endian, also where the host is not.
 WIRE_DTYPES = {name: np.dtype(kind).newbyteorder("<") for name, kind in DATATYPES.items()}
 DATATYPE_OF = {np.dtype(kind): name for name, kind in DATATYPES.items()}
+_LITTLE_ENDIAN = sys.byteorder == "little"
 _JSON_TYPES: dict[str, frozenset[type]] = {"b": frozenset({bool}), "f": frozenset({float, int}), "O": frozenset({str})}
 _INTEGER_TYPES = frozenset({int})
 _JSON_WORDS = {bool: "a boolean", int: "an integer", float: "a number with a fraction", str: "a string", list: "a list", dict: "an object"}
@@ -136,5 +138,6 @@ def to_binary(array: NDArray[Any]) -> bytes | memoryview:
     if array.dtype.kind == "O":
         parts = [value.encode() if isinstance(value, str) else bytes(value) for value in array.flat]
         return b"".join(chain.from_iterable((len(part).to_bytes(4, "little"), part) for part in parts))
-    wire = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
-    return wire.data.cast("B") if wire.flags.c_contiguous and wire.size and wire.ndim else wire.tobytes()
+    if not (_LITTLE_ENDIAN and array.dtype.isnative and array.flags.c_contiguous):
+        array = array.astype(array.dtype.newbyteorder("<"), order="C")
+    return array.data.cast("B") if array.size and array.ndim else array.tobytes()

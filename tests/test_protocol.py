@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from bench.engine.manifest import DATATYPES, SCHEMA_VERSION, EngineFile, Manifest, ShapeRange, Tensor
-from reference_server.protocol import Codec, InferRequest, model_metadata
+from reference_server.documents import model_metadata
+from reference_server.protocol import Codec, InferRequest
 from reference_server.tensors import RequestRefused
 
 MAX_BATCH = 4
@@ -139,6 +140,17 @@ def test_binary_input_is_a_view_of_the_body() -> None:
     array = codec_of().decode(body, header_length).inputs["x"]
     assert np.shares_memory(array, np.frombuffer(body, np.uint8))
     assert not array.flags.writeable
+
+
+def test_a_head_seen_before_changes_nothing_but_the_time() -> None:
+    codec = codec_of("BOOL")
+    raw = b"\0\1\1"
+    body, length = as_body(request_of(datatype="BOOL", data=None, parameters={"binary_data_size": 3}), raw)
+    first, second = codec.decode(body, length), codec.decode(body, length)
+    assert first.inputs["x"].tolist() == second.inputs["x"].tolist() == [[False, True, True]]
+    assert (first.shapes, first.names, first.binary, first.id) == (second.shapes, second.names, second.binary, second.id)
+    for torn, names in ((raw[:-1], "2 bytes of binary data came"), (raw + b"\0", "1 bytes follow"), (b"\2\0\0", "other than 0 and 1")):
+        assert names in refusal(codec, as_body(request_of(datatype="BOOL", data=None, parameters={"binary_data_size": 3}), torn)[0], length)
 
 
 def test_large_output_is_sent_without_a_copy() -> None:

@@ -157,6 +157,7 @@ def test_health_and_metadata(shared: Server) -> None:
         assert json.loads(shared.ask("GET", base)[2])["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, ELEMENTS]}]
         assert shared.ask("POST", f"{base}/infer", good_body())[0] == 200
     assert "binary_tensor_data" in json.loads(shared.ask("GET", "/v2")[2])["extensions"]
+    assert f"{INFER}" in json.loads(shared.ask("GET", "/openapi.json")[2])["paths"]
     assert shared.ask("HEAD", "/v2/health/live")[2] == b""
 
 
