@@ -79,7 +79,7 @@ class Timeline:
         now, resident, cpu_ns = now_ns(), resident_bytes(), time.process_time_ns()
         lines = []
         for model in self._models:
-            pool = model.pool
-            row = (now, model.manifest.name, pool.busy, pool.idle, pool.loading, pool.waiting, resident, model.device_bytes(), cpu_ns)
+            fleet, waiting = model.pool.fleet, model.pool.waiting
+            row = (now, model.manifest.name, fleet.busy, fleet.idle, fleet.loading, waiting, resident, model.device_bytes(), cpu_ns)
             lines.append(json.dumps(row) + "\n")
         return "".join(lines).encode()

@@ -18,7 +18,7 @@ import pytest
 from bench.clock import now_ns
 from bench.errors import BenchError
 from bench.server_timeline import read_server_timeline
-from reference_server.pool import PoolSettings
+from reference_server.pool_settings import PoolSettings
 from reference_server.registry import Registry
 from reference_server.server_timing import Timing
 from reference_server.timeline import INTERVAL_NS, Timeline
@@ -61,7 +61,7 @@ def test_a_kill_loses_no_sample_that_was_taken(synthetic: SyntheticFactory, tmp_
     program = f"""
 import time
 from pathlib import Path
-from reference_server.pool import PoolSettings
+from reference_server.pool_settings import PoolSettings
 from reference_server.registry import Registry
 from reference_server.timeline import Timeline
 models = list(Registry([Path({str(synthetic())!r})], PoolSettings()).models.values())
