@@ -9,6 +9,7 @@ from typing import Any
 from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import Schedule, read_schedule
+from bench.load.traces.importing import import_trace
 from scenarios.openloop.options import Option
 
 SOURCES = (
@@ -35,6 +36,6 @@ def from_source(template: str | None) -> Callable[[Any], Schedule]:
             return parse_arrivals(value).schedule(options.seed)
         if given[0].name == "schedule":
             return read_schedule(Path(value))
-        raise BenchError("trace files are read with `bench trace FILE -o schedule.parquet`; give that with --schedule")
+        return import_trace(Path(value))
 
     return make_schedule
