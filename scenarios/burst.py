@@ -20,4 +20,5 @@ class Burst(OpenLoopUser):
     """Stands for the run in Locust's tables."""
 
 
-install(Scenario(name="burst", make_schedule=from_source(TRAIN), options=(*SOURCES, *SPIKES)))
+SCENARIO = Scenario(name="burst", make_schedule=from_source(TRAIN), options=(*SOURCES, *SPIKES))
+install(SCENARIO)

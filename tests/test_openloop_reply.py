@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,14 +16,17 @@ FRAMINGS = {
     "length": HEAD + b"content-LENGTH:  768 \r\n\r\n" + BODY,
     "chunked": HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"100\r\n" + BODY[:256] + b"\r\n1fF;ext=1\r\n" + BODY[256:767] + b"\r\n"
     b"1\r\n" + BODY[767:] + b"\r\n0\r\nTrailer: x\r\n\r\n",
-    "after interim answers": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + HEAD + b"Content-Length: 768\r\n\r\n" + BODY,
+    "after interim answers": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+    + HEAD
+    + b"Content-Length: 768\r\n\r\n"
+    + BODY,
 }
 
 
 def feed(reply: Reply, data: bytes, cuts: list[int]) -> bool:
     """Feed `data` cut at the given places; True when the last piece, and only that one, made it whole."""
     edges = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
-    results = [reply.feed(data[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    results = [reply.feed(data[a:b]) for a, b in pairwise(edges)]
     assert not any(results[:-1])
     return results[-1]
 

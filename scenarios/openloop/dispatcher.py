@@ -244,9 +244,7 @@ class Dispatcher:
         sent = self._sent_ns.pop(index, None)  # known only where it was to be sent once more
         status, sent_ns, done_ns = (NOT_SENT, -1, -1) if sent is None else (ERROR, sent - self._start_ns, now_ns() - self._start_ns)
         if self._work.record:
-            self._sink.add(
-                self._seq[index], self._due[index], sent_ns, done_ns, status, -1, self._sink.text(reason), -1, UNKNOWN_PARTS
-            )
+            self._sink.add(self._seq[index], self._due[index], sent_ns, done_ns, status, -1, self._sink.text(reason), -1, UNKNOWN_PARTS)
 
     def _close_row(self, connection: Connection, status: int, reason: str) -> None:
         """The row of a request that got no whole answer."""

@@ -47,12 +47,10 @@ class OpenLoopUser(User):
 def install(scenario: Scenario) -> None:
     """Make the locustfile that calls this an open-loop scenario."""
 
-    @locust.events.init_command_line_parser.add_listener
     def add_options(parser: Any, **_: Any) -> None:
         for option in scenario.all_options:
             option.add_to(parser)
 
-    @locust.events.init.add_listener
     def on_init(environment: Any, runner: Any, **_: Any) -> None:
         # Python's own handler would raise inside whatever runs, which may be the dispatcher between two of its steps.
         gevent.signal_handler(signal.SIGINT, _interrupt)
@@ -61,9 +59,13 @@ def install(scenario: Scenario) -> None:
         else:
             _attach_lead(scenario, environment, runner)
 
+    locust.events.init_command_line_parser.add_listener(add_options)
+    locust.events.init.add_listener(on_init)
+
 
 def _interrupt() -> None:
-    raise KeyboardInterrupt
+    """Raise KeyboardInterrupt in the main greenlet, as gevent does, but without its traceback."""
+    gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
 
 
 def _attach_worker(environment: Any, runner: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -191,10 +192,8 @@ def connection_limit(asked: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = asked + _RESERVED_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
-        except (OSError, ValueError):
-            pass
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return asked if soft == resource.RLIM_INFINITY else max(1, min(asked, soft - _RESERVED_FILES))
 

@@ -50,7 +50,9 @@ Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 class RecordSink:
     """Rows wait here between the dispatcher and the file (or the master)."""
 
-    def __init__(self, *, worker: int, deliver: Callable[[pa.RecordBatch], None], observe: Callable[[Rows, list[str]], None] | None) -> None:
+    def __init__(
+        self, *, worker: int, deliver: Callable[[pa.RecordBatch], None], observe: Callable[[Rows, list[str]], None] | None
+    ) -> None:
         self._worker = worker
         self._deliver = deliver
         self._observe = observe
@@ -78,9 +80,7 @@ class RecordSink:
         parts: tuple[int, ...],
     ) -> None:
         """Record one arrival; -1 stands for not known. `error` is a code from `text`. Takes about half a microsecond."""
-        _ROW.pack_into(
-            self._block, self._used * _ROW.size, seq, intended_ns, sent_ns, done_ns, status, http_status, error, size, *parts
-        )
+        _ROW.pack_into(self._block, self._used * _ROW.size, seq, intended_ns, sent_ns, done_ns, status, http_status, error, size, *parts)
         self._used += 1
         self.rows += 1
         if self._used == _BLOCK_ROWS:
@@ -169,7 +169,9 @@ def warm(sink_deliver: Callable[[pa.RecordBatch], None]) -> None:
         pass
 
 
-def unanswered_batch(seqs: np.ndarray[Any, np.dtype[np.int64]], intended_ns: np.ndarray[Any, np.dtype[np.int64]], reason: str) -> pa.RecordBatch:
+def unanswered_batch(
+    seqs: np.ndarray[Any, np.dtype[np.int64]], intended_ns: np.ndarray[Any, np.dtype[np.int64]], reason: str
+) -> pa.RecordBatch:
     """Rows of arrivals whose worker was lost: what became of them is not known."""
     count = len(seqs)
     known = {

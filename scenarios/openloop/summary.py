@@ -28,7 +28,8 @@ def nearest_rank(ordered: Times, fraction: float) -> int | None:
 
 
 def summarize(rows: Path, *, slo_ns: int | None, duration_ns: int) -> dict[str, Any]:
-    """How many arrivals ended in which way; percentiles over the arrivals with status ok, ns, and goodput (ok within the SLO) per second of the scheduled duration."""
+    """How many arrivals ended in which way; percentiles over those with status ok, ns; goodput (ok within the SLO) per
+    second of the scheduled duration."""
     response_parts: list[Times] = []
     trip_parts: list[Times] = []
     ends: Counter[tuple[str, str | None]] = Counter()

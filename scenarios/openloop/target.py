@@ -147,7 +147,9 @@ def _only_model(host: str, address: tuple[str, int], prefix: str, server: dict[s
     """The one model that is loaded. V2 itself has no list of models; the repository extension has one."""
     index = _ask(host, address, "POST", f"{prefix}/v2/repository/index")
     if isinstance(index, list):
-        names = [str(entry["name"]) for entry in index if isinstance(entry, dict) and "name" in entry and entry.get("state", "READY") == "READY"]
+        names = [
+            str(entry["name"]) for entry in index if isinstance(entry, dict) and "name" in entry and entry.get("state", "READY") == "READY"
+        ]
         names = names or [str(entry["name"]) for entry in index if isinstance(entry, dict) and "name" in entry]
     else:
         names = [str(name) for name in server.get("models") or []]
@@ -168,7 +170,9 @@ def _shapes(declared: list[tuple[str, str, tuple[int, ...]]], asked: str | None)
         if not name and len(declared) == 1:
             name = declared[0][0]
         elif not name:
-            raise BenchError(f"--shape {asked!r} does not say which input it is for; write {declared[0][0]}:{sizes} (inputs: {', '.join(known)})")
+            raise BenchError(
+                f"--shape {asked!r} does not say which input it is for; write {declared[0][0]}:{sizes} (inputs: {', '.join(known)})"
+            )
         try:
             shape = tuple(int(size) for size in sizes.split("x"))
         except ValueError:
