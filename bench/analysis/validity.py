@@ -277,7 +277,8 @@ def _generator(summary: Mapping[str, Any] | None, partial: bool) -> list[Check]:
                 f"the generator was held up for {format_duration(pause)} by its machine; "
                 "run it on a machine that does nothing else, or on cores of its own"
             )
-        value = f"CPU {cpu:.0%} of a core, timer {timers}, longest pause {format_duration(pause)}, longest hold by a flush {format_duration(flush)}"
+        holds = f"longest pause {format_duration(pause)}, longest hold by a flush {format_duration(flush)}"
+        value = f"CPU {cpu:.0%} of a core, timer {timers}, {holds}"
         checks.append(Check(name="generator", value=value, problem=problem))
     restarted = summary.get("server_restarted")
     checks.append(

@@ -59,8 +59,9 @@ def install(scenario: Scenario) -> None:
         else:
             _attach_lead(scenario, environment, runner)
 
-    locust.events.init_command_line_parser.add_listener(add_options)
-    locust.events.init.add_listener(on_init)
+    events: Any = locust.events
+    events.init_command_line_parser.add_listener(add_options)
+    events.init.add_listener(on_init)
 
 
 def _interrupt() -> None:
