@@ -29,8 +29,8 @@ _BURST_ROWS = 64
 _BURST_NS = 1_000_000
 _SWEEP_S = 0.05
 _FLUSH_NS = 800_000_000
-_QUIET_NS = 3_000_000
-_PATIENCE_NS = 150_000_000
+_QUIET_NS = 2_000_000
+_QUIET_TRIES = 5
 _STALE_NS = 5_000_000
 _PAUSE_NS = 10_000_000
 _COLLECT_NS = 10_000_000_000
@@ -315,12 +315,14 @@ class Dispatcher:
             finished = self._wall_ns > 0
             now = now_ns()
             if finished or now - flushed > _FLUSH_NS or self._sink.waiting > 2048:
-                for seq, reason in self._check.compare_samples().items():
-                    self._sink.correct(seq, WRONG, reason)
+                if not finished:
+                    self._await_quiet()
+                self._correct()
                 for _ in self._sink.pieces(everything=finished or now - flushed > _FLUSH_NS):
                     gevent.sleep(0)
                     if not finished:
                         self._await_quiet()
+                    self._correct()  # rows that came meanwhile may leave with the next piece
                 if now - flushed > _FLUSH_NS:
                     flushed = now
             if finished:
@@ -332,17 +334,18 @@ class Dispatcher:
                 self.collect_ns = max(self.collect_ns, now_ns() - before)
                 collected = now
             gevent.sleep(0.02)
-            self._await_quiet()
         gc.enable()
         gc.unfreeze()
         self.ended.set()
 
+    def _correct(self) -> None:
+        for seq, reason in self._check.compare_samples().items():
+            self._sink.correct(seq, WRONG, reason)
+
     def _await_quiet(self) -> None:
-        """Return when no send is due for a moment, or when none such came for a while."""
-        give_up = now_ns() + _PATIENCE_NS
-        while self._next < self._count:
-            now = now_ns()
-            if now > give_up or self._start_ns + self._due[self._next] - now > _QUIET_NS:
+        """Return when no send is due for a moment. Where sends are too dense for that, waiting would only cost time."""
+        for _ in range(_QUIET_TRIES):
+            if self._next >= self._count or self._start_ns + self._due[self._next] - now_ns() > _QUIET_NS:
                 return
             gevent.sleep(0.001)
 

@@ -1,6 +1,7 @@
 """A million rows through the sink and the run folder, to the end: prints the largest resident size of this process in bytes."""
+# ruff: noqa: I001
 
-import locust  # noqa: F401, I001  patches the sockets first
+import locust  # noqa: F401
 
 import resource
 import sys

@@ -2,10 +2,11 @@
 
 Prints JSON: CPU a request and p50 of the send lag (taken in both cases by the same extra line), ns; longest hold by a flush.
 """
+# ruff: noqa: I001
 
 from __future__ import annotations
 
-import locust  # noqa: F401, I001  patches the sockets first
+import locust  # noqa: F401
 
 import json
 import sys
