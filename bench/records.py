@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,16 @@ class RunFolder:
         self.path = path
         self.run_id = run_id
         self._streams: list[TableStream] = []
+
+    @staticmethod
+    def check_writable(results: Path) -> None:
+        """Before long work: can a run be made here at all? Raises BenchError."""
+        try:
+            results.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=results):
+                pass
+        except OSError as error:
+            raise BenchError(f"results folder {results} cannot be written ({error.strerror}); name another with --results") from None
 
     @classmethod
     def create(cls, results: Path, run_id: str) -> RunFolder:

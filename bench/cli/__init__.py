@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.cli import check, load  # noqa: F401  each module adds its commands
+from bench.cli import check, coldstart, engines, environment, load, models, serve  # noqa: F401  (each adds its commands)
 from bench.cli.app import app
 from bench.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, BenchError, one_sentence
 
@@ -12,7 +12,8 @@ from bench.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, BenchError, one_sen
 def main() -> None:
     """Run the command line. A user's error is one sentence on standard error and an exit code, never a traceback."""
     try:
-        app()
+        # Not "standalone": typer would draw a box around a wrong command or option where one sentence does.
+        exit_code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except BenchError as error:
         print(f"bench: {one_sentence(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -20,5 +21,18 @@ def main() -> None:
         print(f"bench: {one_sentence(error)}", file=sys.stderr)
         sys.exit(EXIT_WRONG_INPUT)
     except KeyboardInterrupt:
+        exit_code = EXIT_INTERRUPTED
+    except Exception as error:
+        # typer has no public name for the class of its usage errors; all of them can say what is wrong
+        if not hasattr(error, "format_message"):
+            raise
+        print(f"bench: {error.format_message().rstrip('.')}; see `{_help_command(error)}`", file=sys.stderr)
+        sys.exit(EXIT_WRONG_INPUT)
+    if exit_code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this exit code
         print("bench: stopped", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(exit_code if isinstance(exit_code, int) else 0)
+
+
+def _help_command(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path if context is not None else 'bench'} --help"

@@ -133,6 +133,20 @@ class Manifest:
         return self.files[0]
 
     @property
+    def title(self) -> str:
+        """What every number about this engine belongs to."""
+        return f"{self.name}, {self.runtime} {self.runtime_version}, {self.precision}, {self.device}"
+
+    @property
+    def engine_files(self) -> tuple[EngineFile, ...]:
+        """What the runtime reads: all files but the probe."""
+        return tuple(file for file in self.files if file.name != PROBE_FILE)
+
+    @property
+    def engine_bytes(self) -> int:
+        return sum(file.bytes for file in self.engine_files)
+
+    @property
     def max_batch(self) -> int | None:
         """The largest first dimension that any profile allows, where the first axis is dynamic in all inputs."""
         if not self.inputs or not all(t.dims and isinstance(t.dims[0], str) for t in self.inputs):
@@ -189,6 +203,17 @@ def check_answer(manifest: Manifest, expected: Mapping[str, NDArray[Any]], answe
             )
 
 
+def axis_sizes(tensors: Sequence[Tensor], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The size of each named dynamic axis, read off the tensors' shapes; an axis of two sizes has none."""
+    sizes: dict[str, int] = {}
+    doubtful: set[str] = set()
+    for tensor in tensors:
+        for dim, size in zip(tensor.dims, shapes[tensor.name], strict=True):
+            if isinstance(dim, str) and dim and sizes.setdefault(dim, size) != size:
+                doubtful.add(dim)
+    return {dim: size for dim, size in sizes.items() if dim not in doubtful}
+
+
 def read_manifest(engine_dir: Path) -> Manifest:
     """Read and check the form of `manifest.json`. Raises EngineRefused, in one sentence."""
     path = engine_dir / MANIFEST_FILE
@@ -213,19 +238,28 @@ def _from_raw(raw: dict[str, Any]) -> Manifest:
 
     fields = dict(raw)
     fields["files"] = tuple(EngineFile(**f) for f in raw["files"])
+    if not fields["files"]:
+        raise ValueError("it lists no file")
     for file in fields["files"]:
-        if Path(file.name).name != file.name:
+        if Path(file.name).name != file.name or file.name in ("", "..", "."):
             raise ValueError(f"file name {file.name!r} leaves the engine directory")
     fields["inputs"], fields["outputs"] = tensors("inputs"), tensors("outputs")
+    unknown = [t.datatype for t in (*fields["inputs"], *fields["outputs"]) if t.datatype not in DATATYPES]
+    if unknown:
+        raise ValueError(f"datatype {unknown[0]!r} is not one of the protocol's")
     fields["device_features"] = tuple(raw["device_features"])
     fields["profiles"] = tuple(
         {name: ShapeRange(**{k: tuple(v) for k, v in r.items()}) for name, r in profile.items()} for profile in raw["profiles"]
     )
+    if not fields["profiles"] or any(t.name not in profile for profile in fields["profiles"] for t in fields["inputs"]):
+        raise ValueError("it has no profile of shapes for all inputs")
+    fields["tolerance"], fields["parity_error"] = float(raw["tolerance"]), float(raw["parity_error"])
     fields["baseline"] = Baseline(**raw["baseline"]) if raw["baseline"] is not None else None
     return Manifest(**fields)
 
 
 def write_manifest(engine_dir: Path, manifest: Manifest) -> None:
+    """Write or replace `manifest.json`."""
     (engine_dir / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
 
 

@@ -107,7 +107,8 @@ class Profile:
         divisor = start + np.sqrt(np.maximum(start * start + 2 * slope * rest, 0.0))
         seconds = np.divide(2 * rest, divisor, out=np.zeros_like(rest), where=divisor > 0)
         times = self.edges_ns[piece] + np.rint(seconds * SECOND_NS).astype(np.int64)
-        return np.minimum(times, self.edges_ns[piece + 1] - 1)
+        within: Ints = np.minimum(times, self.edges_ns[piece + 1] - 1)
+        return within
 
     def dispersion(self, window_ns: int, cv: float) -> float | None:
         """Variance over mean of the counts in a window put anywhere in the run, for gaps of coefficient of variation `cv`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,10 @@ class Runtime(Protocol):
         """Make a loaded engine of verified bytes (`deserialise`). Raises EngineRefused or BenchError."""
         ...
 
+    def device_bytes(self) -> int | None:
+        """Device memory that this process holds, None where there is no device or it does not tell. Any thread may ask."""
+        ...
+
 
 def open_runtime(name: str) -> Runtime:
     """The runtime called `name`, its library not imported yet. Raises BenchError for an unknown name."""
@@ -79,6 +84,27 @@ def open_runtime(name: str) -> Runtime:
         raise BenchError(f"unknown runtime {name!r}: this build knows {', '.join(RUNTIMES)}")
     runtime: Runtime = importlib.import_module(f"{__name__}.{name}").RUNTIME
     return runtime
+
+
+def usable_cores() -> int:
+    """The cores this process may use: its affinity, less what a cgroup v2 CPU quota allows (Linux cgroup-v2.rst, `cpu.max`)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
+        return min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup v2, or "max": no quota
+        return cores
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """`KEY=VALUE` texts as a mapping. Raises BenchError."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise BenchError(f"--set {text!r} is not KEY=VALUE")
+        settings[key] = value
+    return settings
 
 
 Options = TypeVar("Options")

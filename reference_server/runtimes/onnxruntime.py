@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.clock import now_ns
-from bench.engine.manifest import DATATYPES, Manifest, Tensor, check_cpu, check_runtime_version
+from bench.engine.manifest import DATATYPES, Manifest, Tensor, axis_sizes, check_cpu, check_runtime_version
 from bench.errors import BenchError, EngineRefused
 from reference_server.phases import Phases
 from reference_server.runtimes import Answer, parse_options
@@ -59,7 +59,7 @@ class OrtSlot:
             if tensor.datatype != "BYTES":
                 self._buffers[tensor.name] = np.zeros(largest[tensor.name], DATATYPES[tensor.datatype])
         for tensor in manifest.outputs:
-            shapes = [_resolve(tensor, _axis_sizes(manifest.inputs, {n: r.max for n, r in p.items()})) for p in manifest.profiles]
+            shapes = [_resolve(tensor, axis_sizes(manifest.inputs, {n: r.max for n, r in p.items()})) for p in manifest.profiles]
             if tensor.datatype != "BYTES" and all(shape is not None for shape in shapes):
                 self._buffers[tensor.name] = np.zeros(_most_elements([s for s in shapes if s is not None]), DATATYPES[tensor.datatype])
 
@@ -80,7 +80,7 @@ class OrtSlot:
             np.copyto(view, value)
             binding.bind_input(tensor.name, "cpu", 0, view.dtype, view.shape, view.ctypes.data)
         wanted = [t for t in manifest.outputs if outputs is None or t.name in outputs]
-        sizes = _axis_sizes(manifest.inputs, {name: value.shape for name, value in inputs.items()})
+        sizes = axis_sizes(manifest.inputs, {name: value.shape for name, value in inputs.items()})
         views: dict[str, NDArray[Any]] = {}
         for tensor in wanted:
             shape = _resolve(tensor, sizes)
@@ -107,6 +107,8 @@ class OrtSlot:
 
 
 class OrtEngine:
+    """One session; its weights are shared by all slots."""
+
     def __init__(self, session: Any, manifest: Manifest) -> None:
         self.manifest = manifest
         self._session = session
@@ -135,6 +137,9 @@ class OrtRuntime:
             onnxruntime.set_default_logger_severity(3)  # makes ONNX Runtime's process-wide environment
             self.version = onnxruntime.__version__
 
+    def device_bytes(self) -> int | None:
+        return None
+
     def load(self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases) -> OrtEngine:
         import onnxruntime
 
@@ -155,7 +160,7 @@ class OrtRuntime:
             )
             session_options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.spinning else "0")
             # A model with weights in files of their own finds them beside it, so it is loaded by path.
-            source: bytes | str = engine_bytes if len(manifest.files) == 1 else str(engine_dir / manifest.engine_file.name)
+            source: bytes | str = engine_bytes if len(manifest.engine_files) == 1 else str(engine_dir / manifest.engine_file.name)
             try:
                 session = onnxruntime.InferenceSession(source, session_options, providers=["CPUExecutionProvider"])
             except Exception as error:  # ONNX Runtime raises many kinds of its own, all of them a refusal to load
@@ -165,13 +170,6 @@ class OrtRuntime:
 
 def _most_elements(shapes: Sequence[Sequence[int]]) -> int:
     return max(math.prod(shape) for shape in shapes)
-
-
-def _axis_sizes(tensors: Sequence[Tensor], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The size of each named dynamic axis, read off the inputs' shapes."""
-    return {
-        dim: size for tensor in tensors for dim, size in zip(tensor.dims, shapes[tensor.name], strict=True) if isinstance(dim, str) and dim
-    }
 
 
 def _resolve(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...] | None:

@@ -1,0 +1,81 @@
+"""`bench build` and `bench key`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli import options
+from bench.cli.app import app
+
+
+@app.command()
+def build(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A built-in name (resnet50, bert-base, tiny) or an .onnx file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The engine directory to make.")],
+    runtime: options.Runtime = "onnxruntime",
+    optimize: options.Optimize = "all",
+    shape: options.Shape = None,
+    values: options.Input = None,
+    name: options.Name = None,
+    model_version: Annotated[str, typer.Option(help="The model's version, as servers announce it.")] = "1",
+    seed: options.Seed = 0,
+    sign: Annotated[Path | None, typer.Option(metavar="KEY", help="Sign the engine with this private key (see bench key).")] = None,
+    force: Annotated[bool, typer.Option(help="Replace an engine directory that is there.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Build an engine ahead: optimised for this machine, proved against its source model, measured once.
+
+    The directory holds the optimised graph, manifest.json and probe.npz (inputs with the answers of the unoptimised model).
+    An engine is code that the runtime executes: load only engines that you built or whose signer you trust.
+
+    Example: bench build resnet50 -o engines/resnet50
+    """
+    import dataclasses
+
+    from bench.cli.progress import steps
+    from bench.engine.build import build_engine, check_request
+    from bench.engine.resolve import BuildOptions, build_request, measure_baseline, write_built_in
+
+    given = BuildOptions.from_flags(runtime=runtime, optimize=optimize, name=name, shapes=shape or [], inputs=values or [], seed=seed)
+    request, _ = build_request(model, given)
+    request = dataclasses.replace(request, version=model_version, sign_with=sign, replace=force)
+    check_request(request, output)
+    with steps(f"building {request.name or request.model.stem}") as progress:
+        if not request.model.exists():
+            progress("making the built-in model")
+            write_built_in(model, request.model)
+        manifest = build_engine(request, output, measure=measure_baseline, progress=progress)
+    if as_json:
+        typer.echo(manifest.to_json().rstrip())
+        return
+    from bench.units import format_duration, format_size
+
+    baseline = manifest.baseline
+    typer.echo(f"engine   {output}: {manifest.title}")
+    typer.echo(f"size     {format_size(manifest.engine_bytes)}, built in {format_duration(manifest.build_duration_ns)}")
+    typer.echo(f"parity   {manifest.parity_error:.2g} relative against the unoptimised model (allowed: {manifest.tolerance:.2g})")
+    if baseline is not None:
+        typer.echo(
+            f"one slot {baseline.rate_per_s:.3g} requests/s, p50 {format_duration(baseline.p50_ns)}, "
+            f"p99 {format_duration(baseline.p99_ns)} ({baseline.samples} samples, closed loop)"
+        )
+
+
+@app.command()
+def key(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The private key's file; the public key is made beside it as NAME.pub.")],
+) -> None:
+    """Make an Ed25519 key pair to sign engines with.
+
+    Sign with `bench build --sign KEY`; whoever loads the engine gives `--trust KEY.pub`, and then an unsigned or wrongly
+    signed engine is refused.
+
+    Example: bench key -o release.key
+    """
+    from bench.engine.signature import make_key
+
+    public = make_key(output)
+    typer.echo(f"private key {output} (keep it secret), public key {public}")

@@ -1,0 +1,154 @@
+"""Every command takes a built-in name, a model file or an engine directory; this turns any of them into an engine directory.
+
+Engines made on the way are kept in `~/.cache/coldburst` (or `$XDG_CACHE_HOME/coldburst`), under a key of all that
+they depend on, so that the same question is not built twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import bench
+from bench.engine.build import BuildRequest, Progress, build_engine
+from bench.engine.manifest import MANIFEST_FILE, SCHEMA_VERSION, Baseline, cpu_device
+from bench.engine.shapes import parse_assignments
+from bench.errors import BenchError
+from bench.models import BUILT_IN, write_model
+from bench.subprocesses import Child, child_environment, module_command
+
+BASELINE_TIMEOUT_S = 600.0
+
+
+def cache_folder() -> Path:
+    """Where built-in models and the engines made of them are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coldburst"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """The flags that all commands share: how to build where the argument is not an engine yet."""
+
+    runtime: str = "onnxruntime"
+    optimize: str = "all"
+    name: str | None = None
+    shapes: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+    @classmethod
+    def from_flags(
+        cls, *, runtime: str, optimize: str, name: str | None, shapes: Sequence[str], inputs: Sequence[str], seed: int
+    ) -> BuildOptions:
+        """Raises BenchError for a flag that is not NAME=VALUE."""
+        return cls(
+            runtime=runtime,
+            optimize=optimize,
+            name=name,
+            shapes=parse_assignments(shapes, "--shape"),
+            inputs=parse_assignments(inputs, "--input"),
+            seed=seed,
+        )
+
+
+def resolve_engine(subject: str, options: BuildOptions, progress: Progress = lambda _: None) -> Path:
+    """An engine directory for `subject`, built into the cache where it is a name or a model file. Raises BenchError."""
+    path = Path(subject)
+    if (path / MANIFEST_FILE).is_file():
+        if options != BuildOptions():
+            raise BenchError(f"{subject} is an engine, its shapes and options were fixed when it was built; give a model to build another")
+        return path
+    request, origin = build_request(subject, options)
+    key = hashlib.sha256(
+        json.dumps(
+            [SCHEMA_VERSION, bench.__version__, origin, _version(request.runtime), cpu_device(), dataclasses.asdict(options)], default=str
+        ).encode()
+    ).hexdigest()[:12]
+    name = request.name or request.model.stem
+    directory = cache_folder() / "engines" / f"{name}-{key}"
+    if (directory / MANIFEST_FILE).is_file():
+        return directory
+    if not request.model.exists() and subject in BUILT_IN:
+        progress(f"making {subject}")
+        write_built_in(subject, request.model)
+    try:
+        build_engine(request, directory, measure=measure_baseline, progress=progress)
+    except (BenchError, OSError):
+        if not (directory / MANIFEST_FILE).is_file():  # two at once: the other one's engine is as good
+            raise
+    return directory
+
+
+def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, str]:
+    """What `subject` asks to be built, and what it is made of (for the cache). Raises BenchError."""
+    path = Path(subject)
+    shapes, inputs = dict(options.shapes), dict(options.inputs)
+    name = options.name
+    if subject in BUILT_IN and not path.is_file():
+        built_in = BUILT_IN[subject]
+        model = cache_folder() / "models" / f"{subject}-onnx{_version('onnx')}.onnx"
+        origin = f"built-in {subject} onnx {_version('onnx')}"
+        shapes = {**({} if shapes else built_in.default_shapes), **shapes}
+        inputs = {**built_in.default_inputs, **inputs}
+        name = name or subject
+    elif path.is_file():
+        model = path
+        with path.open("rb") as stream:
+            origin = hashlib.file_digest(stream, "sha256").hexdigest()
+    elif path.is_dir():
+        raise BenchError(f"{subject} is a folder without {MANIFEST_FILE}, so it is not an engine directory; make one with `bench build`")
+    else:
+        raise BenchError(f"{subject} is neither a built-in model ({', '.join(BUILT_IN)}), nor a model file, nor an engine directory")
+    request = BuildRequest(
+        model=model,
+        runtime=options.runtime,
+        optimize=options.optimize,
+        name=name,
+        shapes=shapes,
+        inputs=inputs,
+        seed=options.seed,
+    )
+    return request, origin
+
+
+def write_built_in(subject: str, path: Path) -> None:
+    """Make a built-in model in the cache, as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.onnx")
+    try:
+        write_model(subject, 0, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def measure_baseline(engine_dir: Path) -> Baseline:
+    """One slot in closed loop, in a process of its own. Raises BenchError where the engine does not load or answer there."""
+    command = module_command("reference_server.probe", str(engine_dir), "--level", "baseline")
+    with Child(command, child_environment()) as child:
+        line, _ = child.read_line(BASELINE_TIMEOUT_S)
+    event = json.loads(line)
+    durations = sorted(event["durations_ns"])
+    return Baseline(
+        rate_per_s=len(durations) / (event["elapsed_ns"] / 1e9),
+        p50_ns=_nearest_rank(durations, 50),
+        p99_ns=_nearest_rank(durations, 99) if len(durations) >= 100 else None,
+        samples=len(durations),
+    )
+
+
+def _nearest_rank(ordered: list[int], percent: int) -> int:
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
