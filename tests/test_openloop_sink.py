@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from scenarios.openloop.reply import UNKNOWN_PARTS
-from scenarios.openloop.sink import NOT_SENT, OK, SCHEMA, WRONG, RecordSink, unanswered_batch
+from scenarios.openloop.sink import LOST_WORKER, NOT_SENT, OK, SCHEMA, WRONG, RecordSink, unanswered_batch
 
 
 def rows_of(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
@@ -54,7 +54,7 @@ def test_reasons_are_bounded() -> None:
 
 
 def test_rows_of_a_lost_worker() -> None:
-    rows = rows_of([unanswered_batch(np.array([4, 6]), np.array([40, 60]), "gone")])
+    rows = rows_of([unanswered_batch(np.array([4, 6]), np.array([40, 60]), LOST_WORKER, "gone")])
     assert [(row["seq"], row["intended_ns"], row["sent_ns"], row["status"], row["error"]) for row in rows] == [
         (4, 40, None, "lost_worker", "gone"),
         (6, 60, None, "lost_worker", "gone"),

@@ -6,7 +6,6 @@ from the intended time, so a late send never flatters the server; what it may no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.analysis.statistics import percentile
 from bench.errors import BenchError
 from bench.records import SavedRun, open_run
 from bench.units import format_duration
@@ -104,7 +104,7 @@ def check_run(path: Path) -> Validity:
     lag = np.sort((sent - intended)[was_sent])
     edges = _spike_edges(schedule, seq, intended, sent)
     distance = _gap_distance(intended[was_sent], sent[was_sent])
-    lag_p50, lag_p99 = _nearest_rank(lag, 0.50, 2), _nearest_rank(lag, 0.99, 100)
+    lag_p50, lag_p99 = _whole(percentile(lag, 50)), _whole(percentile(lag, 99))
     lag_max = int(lag[-1]) if len(lag) else None
     checks = [
         _accounted(schedule.column("seq").to_numpy(), seq, saved.partial),
@@ -301,8 +301,5 @@ def _numbers(rows: Any, name: str, order: Times) -> Times:
     return values[order]
 
 
-def _nearest_rank(ordered: Times, fraction: float, needed: int) -> int | None:
-    """Exact percentile by nearest rank, None with fewer values than `needed`."""
-    if len(ordered) < needed:
-        return None
-    return int(ordered[max(0, math.ceil(round(fraction * len(ordered), 6)) - 1)])
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -6,17 +6,18 @@ the shares are dealt to processes by messages and not to users.
 
 from __future__ import annotations
 
+import locust
+from locust import User, task
+from locust.runners import MasterRunner, WorkerRunner
+
 import logging
 import signal
 import sys
 from typing import Any
 
 import gevent
-import locust
 import pyarrow as pa
 from gevent.event import Event
-from locust import User, task
-from locust.runners import MasterRunner, WorkerRunner
 
 from bench.clock import now_ns
 from bench.errors import EXIT_FINE, EXIT_INVALID_RUN, EXIT_WRONG_INPUT, BenchError, one_sentence

@@ -170,14 +170,14 @@ def warm(sink_deliver: Callable[[pa.RecordBatch], None]) -> None:
 
 
 def unanswered_batch(
-    seqs: np.ndarray[Any, np.dtype[np.int64]], intended_ns: np.ndarray[Any, np.dtype[np.int64]], reason: str
+    seqs: np.ndarray[Any, np.dtype[np.int64]], intended_ns: np.ndarray[Any, np.dtype[np.int64]], status: int, reason: str
 ) -> pa.RecordBatch:
-    """Rows of arrivals whose worker was lost: what became of them is not known."""
+    """Rows of arrivals that no worker reported: their worker was lost, or the run was stopped before it started."""
     count = len(seqs)
     known = {
         "seq": pa.array(seqs.astype(np.int64)),
         "intended_ns": pa.array(intended_ns.astype(np.int64)),
-        "status": pa.array([STATUSES[LOST_WORKER]] * count, pa.string()),
+        "status": pa.array([STATUSES[status]] * count, pa.string()),
         "error": pa.array([reason] * count, pa.string()),
     }
     return pa.RecordBatch.from_arrays([known.get(field.name, pa.nulls(count, field.type)) for field in SCHEMA], schema=SCHEMA)

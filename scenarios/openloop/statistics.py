@@ -7,11 +7,11 @@ the user added to the request event are still called for each row.
 
 from __future__ import annotations
 
+import locust.stats
+
 import time
 from collections import Counter
 from typing import Any
-
-import locust.stats
 
 from scenarios.openloop.sink import OK, Rows
 

@@ -30,6 +30,8 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
+    """One input as it is sent, its shape without any -1."""
+
     name: str
     datatype: str
     shape: tuple[int, ...]
