@@ -21,9 +21,10 @@ from onnx import helper
 
 from bench.engine.build import BuildRequest, build_engine
 from bench.engine.manifest import Baseline, Manifest, cpu_device, describe_file, read_manifest
+from bench.engine.probe import count_probe_cases, read_probe
 from bench.engine.resolve import BuildOptions, build_request, resolve_engine
 from bench.errors import BenchError
-from reference_server.loader import count_probe_cases, load_engine, read_probe, run_probe
+from reference_server.loader import load_engine, run_probe
 from reference_server.phases import Phases
 
 BASELINE = Baseline(rate_per_s=100.0, p50_ns=10, p99_ns=None, samples=1)

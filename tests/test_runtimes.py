@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from bench.engine.build import BuildRequest, build_engine
 from bench.engine.manifest import Baseline, Tensor, check_answer, read_manifest
+from bench.engine.probe import count_probe_cases, read_probe
 from bench.engine.shapes import InputSource, make_values
 from bench.errors import BenchError
-from reference_server.loader import count_probe_cases, load_engine, read_probe, run_probe
+from reference_server.loader import load_engine, run_probe
 from reference_server.phases import Phases
 from reference_server.runtimes import Engine, open_runtime, parse_settings
 
