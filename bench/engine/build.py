@@ -81,6 +81,8 @@ def build_engine(
             directory.rename(replaced)  # at no time is there half an engine under its name
         workplace.rename(directory)
     finally:
+        if replaced.exists() and not directory.exists():  # stopped between the two
+            replaced.rename(directory)
         for left in (workplace, replaced):
             shutil.rmtree(left, ignore_errors=True)
     return manifest
