@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from bench.units import format_duration
 
 if TYPE_CHECKING:
     from bench.analysis.phases import ColdStartSummary, LevelSummary
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache when it first runs on a machine
 
 _LABELLED_SHARE = 0.06  # a narrower part of a bar has no room for its name
 
