@@ -265,7 +265,7 @@ class Fleet:
         self._note_load_error(reason)
 
     def _note_load_error(self, reason: str) -> None:
-        if reason != self.load_error:  # once, not with each request that tries again
+        if self._started and reason != self.load_error:  # a start raises it; later once, not with each request that tries again
             _log.warning("model %s: a load failed: %s", self._name, reason)
         self.load_error = reason
 
