@@ -91,6 +91,7 @@ class Log:
 
     def take_over_logging(self) -> None:
         """Warnings and errors of the libraries go the same way."""
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what it warns of, clients cause, and are told themselves
         logging.basicConfig(handlers=[_Handler(self)], level=logging.WARNING, force=True)
 
 
