@@ -97,6 +97,7 @@ class Log:
 class _Handler(logging.Handler):
     def __init__(self, log: Log) -> None:
         super().__init__()
+        self.setFormatter(logging.Formatter("%(message)s"))
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from bench.clock import now_ns
@@ -39,29 +39,24 @@ class Mailbox:
 
     It waits on an eventfd (eventfd(2)), since a lock, as in queue.SimpleQueue, costs twice as much here: the thread that a lock
     wakes runs into the GIL of its waker at once and is put to sleep again, four context switches for a hand-over and back
-    instead of one. Off Linux a semaphore serves.
+    instead of one. Off Linux a SimpleQueue serves.
     """
 
     def __init__(self) -> None:
-        self._tasks: deque[Job | Check | None] = deque()
+        self._tasks: SimpleQueue[Job | Check | None] = SimpleQueue()
         self._count = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE) if hasattr(os, "eventfd") else None
-        self._semaphore = threading.Semaphore(0)
 
     def put(self, task: Job | Check | None) -> None:
         """Never waits."""
-        self._tasks.append(task)
-        if self._count is None:
-            self._semaphore.release()
-        else:
+        self._tasks.put(task)
+        if self._count is not None:
             os.eventfd_write(self._count, 1)
 
     def get(self) -> Job | Check | None:
         """Wait for the next task."""
-        if self._count is None:
-            self._semaphore.acquire()
-        else:
-            os.eventfd_read(self._count)
-        return self._tasks.popleft()
+        if self._count is not None:
+            os.eventfd_read(self._count)  # one for each task, so the queue below does not wait
+        return self._tasks.get()
 
     def close(self) -> None:
         """Nobody puts or gets any more."""
