@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.engine.manifest import Manifest
+from bench.engine.probe import count_probe_cases, read_probe
 from bench.errors import EngineRefused
-from reference_server.loader import count_probe_cases, load_engine, read_probe, run_probe
+from reference_server.loader import load_engine, run_probe
 from reference_server.phases import Phases
 from reference_server.runtimes import Engine, Slot
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.engine.manifest import PROBE_FILE, SCHEMA_VERSION, Manifest, ShapeRange, Tensor, cpu_device, describe_file, write_manifest
+from bench.engine.build import BuildRequest, build_engine
+from bench.engine.resolve import measure_baseline
 from bench.engine.synthetic_builder import build_synthetic
+from bench.models import write_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
 SyntheticFactory = Callable[..., Path]
+BenchCommand = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -30,6 +34,33 @@ def synthetic(tmp_path: Path) -> SyntheticFactory:
         return directory
 
     return build
+
+
+@pytest.fixture(scope="session")
+def bench_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment for commands: this tree's packages, and a cache of engines that is the session's own."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture
+def bench_command(tmp_path: Path, bench_environment: dict[str, str]) -> BenchCommand:
+    """`bench_command("coldstart", "tiny", ...)` runs the real command, in the test's temporary folder."""
+
+    def run(*arguments: str | Path, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "bench", *map(str, arguments)]
+        given = {"cwd": tmp_path, "env": bench_environment, "stdin": subprocess.DEVNULL, **options}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **given)  # type: ignore[call-overload,no-any-return]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine of `tiny`, with its baseline. Tests that change files copy it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_model("tiny", 0, folder / "tiny.onnx")
+    build_engine(BuildRequest(model=folder / "tiny.onnx"), folder / "engine", measure=measure_baseline)
+    return folder / "engine"
 
 
 @pytest.fixture(scope="session")
@@ -51,12 +82,10 @@ def repository_files() -> list[Path]:
 def linear_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """y = relu(x W) in ONNX, batches of 1 to 4."""
     import numpy as np
+    import onnx
 
-    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-    directory = tmp_path_factory.mktemp("engines") / "linear"
-    directory.mkdir()
-    rng = np.random.default_rng(1)
-    weights = rng.standard_normal((16, 8)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("linear")
+    weights = np.random.default_rng(1).standard_normal((16, 8)).astype(np.float32)
     helper = onnx.helper
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
@@ -65,36 +94,8 @@ def linear_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 8])],
         [onnx.numpy_helper.from_array(weights, "w")],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    (directory / "model.onnx").write_bytes(model.SerializeToString())
-    arrays = {}
-    for case, batch in enumerate((1, 4)):
-        x = rng.standard_normal((batch, 16)).astype(np.float32)
-        arrays |= {f"{case}/input/x": x, f"{case}/output/y": np.maximum(x @ weights, 0)}
-    np.savez(directory / PROBE_FILE, allow_pickle=False, **arrays)
-    file = describe_file(directory / "model.onnx")
-    device, features = cpu_device()
-    manifest = Manifest(
-        schema_version=SCHEMA_VERSION,
-        name="linear",
-        version="1",
-        source_sha256=file.sha256,
-        files=(file,),
-        runtime="onnxruntime",
-        runtime_version=onnxruntime.__version__,
-        precision="fp32",
-        device=device,
-        device_features=features,
-        inputs=(Tensor(name="x", datatype="FP32", dims=("batch", 16)),),
-        outputs=(Tensor(name="y", datatype="FP32", dims=("batch", 8)),),
-        profiles=({"x": ShapeRange(min=(1, 16), opt=(1, 16), max=(4, 16))},),
-        options={},
-        tolerance=1e-5,
-        parity_error=0.0,
-        built_at="2026-01-31T12:00:00Z",
-        build_duration_ns=0,
-        host=platform.node(),
-        baseline=None,
-    )
-    write_manifest(directory, manifest)
-    return directory
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / "linear.onnx").write_bytes(model.SerializeToString())
+    request = BuildRequest(model=folder / "linear.onnx", shapes={"x": "1x16:1x16:4x16"})
+    build_engine(request, folder / "linear", measure=measure_baseline)
+    return folder / "linear"
