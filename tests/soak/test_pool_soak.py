@@ -75,6 +75,7 @@ def soak(engine: Path, settings: PoolSettings, cycle: Callable[[ServedModel], Aw
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(asyncio.sleep(0))  # what uvloop opens once in a process
+    resident()  # and this, its file
     threads, files = threading.active_count(), open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         samples = runner.run(main())
