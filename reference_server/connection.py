@@ -167,6 +167,10 @@ class Connection(HttpToolsProtocol):
 
     # Answers that no application sees
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade (h2c, WebSocket) is ignored, as RFC 9110 7.8 allows, but the parser stops there: the answer is the last."""
+        self.cycle.keep_alive = False
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 

@@ -82,6 +82,8 @@ class Inference:
             raise RequestRefused(415, "compressed bodies are not taken; send the body as it is")
         if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise RequestRefused(415, "the only transfer encoding taken is chunked")
+        if b"upgrade" in headers:
+            raise RequestRefused(400, "upgrades are not supported; send the request without an Upgrade header")
         limit = self._max_body_bytes
         length = headers.get(b"content-length")
         if length is not None and int(length) > limit:

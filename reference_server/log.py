@@ -91,12 +91,14 @@ class Log:
 
     def take_over_logging(self) -> None:
         """Warnings and errors of the libraries go the same way."""
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what it warns of, clients cause, and are told themselves
         logging.basicConfig(handlers=[_Handler(self)], level=logging.WARNING, force=True)
 
 
 class _Handler(logging.Handler):
     def __init__(self, log: Log) -> None:
         super().__init__()
+        self.setFormatter(logging.Formatter("%(message)s"))
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
