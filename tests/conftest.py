@@ -39,7 +39,9 @@ def synthetic(tmp_path: Path) -> SyntheticFactory:
 @pytest.fixture(scope="session")
 def bench_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment for commands: this tree's packages, and a cache of engines that is the session's own."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    own = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    fonts = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "matplotlib"  # seconds of work, and the same for all
+    return {"MPLCONFIGDIR": str(fonts), **os.environ, **own}
 
 
 @pytest.fixture

@@ -238,9 +238,8 @@ def test_its_answer_is_twice_its_input_repeated(synthetic: Callable[..., Path], 
     engine = load_engine(engine_dir, {}, Phases())
     slot = engine.make_slot(Phases())
     given = np.arange(2 * inputs, dtype=np.float32).reshape(2, inputs)
-    assert slot.run({"input": given}).outputs["output"].tolist() == [
-        [2 * row[j % inputs] for j in range(outputs)] for row in given.tolist()
-    ]
+    expected = [[2 * row[j % inputs] for j in range(outputs)] for row in given.tolist()]
+    assert slot.run({"input": given}).outputs["output"].tolist() == expected
     for case in range(count_probe_cases(engine_dir)):
         run_probe(slot, engine.manifest, read_probe(engine_dir, engine.manifest, case))
 

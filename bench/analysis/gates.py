@@ -80,7 +80,7 @@ def evaluate(gate: Gate, table: pa.Table) -> list[GateResult]:
     A phase that recurs in a trial is summed, as in the summary.
     """
     names = ("order", "variant", "level", "phase", "duration_ns", "resident_bytes")
-    columns = {name: np.asarray(table.column(name).to_pandas()) for name in names}
+    columns = {name: np.asarray(table.column(name).to_numpy()) for name in names}
     phase, column = ("total", "resident_bytes") if gate.phase == MEMORY else (gate.phase, "duration_ns")
     chosen = (columns["level"] == gate.level) & (columns["phase"] == phase)
     if not chosen.any():

@@ -151,8 +151,8 @@ def summarize(table: pa.Table, variants: Sequence[str], requested_trials: int, w
 def _column(table: pa.Table, name: str) -> NDArray[Any]:
     array = table.column(name)
     if name in ("resident_bytes", "device_bytes"):
-        return np.asarray(array.to_pandas(), dtype=np.float64)
-    return np.asarray(array.to_pandas())
+        return np.asarray(array.to_numpy(), dtype=np.float64)
+    return np.asarray(array.to_numpy())
 
 
 def _spread(values: NDArray[np.float64]) -> Spread:
@@ -180,7 +180,7 @@ def _level(rows: _Rows, variant: str, level: str) -> LevelSummary:
         )
     c = rows.columns
     states = c["page_cache"][(c["variant"] == variant) & (c["level"] == level) & (c["phase"] == "total")]
-    known, counts = np.unique([s for s in states.tolist() if isinstance(s, str)], return_counts=True)
+    known, counts = np.unique([s for s in states.tolist() if s is not None], return_counts=True)
     return LevelSummary(
         variant=variant,
         level=level,

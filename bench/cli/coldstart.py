@@ -212,7 +212,7 @@ def make_variants(
 def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: bool) -> tuple[Path, ColdStartSummary, pa.Table] | None:
     """Write summary and picture into the folder and, where the run finished, give it its name. None without a trial."""
     from bench.analysis.phases import summarize
-    from bench.records import open_run
+    from bench.records import naming, open_run
     from bench.report.figures import waterfall
 
     table = open_run(folder.path).table("cold_starts")
@@ -220,7 +220,8 @@ def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: 
         return None
     summary = summarize(table, [variant.label for variant in plan.variants], plan.trials, warnings)
     folder.write_json("summary.json", summary.to_json())
-    waterfall(summary, _title(plan), folder.path / "waterfall.png")
+    with naming(folder.path / "waterfall.png"):
+        waterfall(summary, _title(plan), folder.path / "waterfall.png")
     return (folder.finish() if finished else folder.path), summary, table
 
 

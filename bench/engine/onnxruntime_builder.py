@@ -78,8 +78,8 @@ def _session(path: Path, level: str, what: str, save_to: Path | None = None, spl
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises many kinds of its own, all of them a refusal to load
-        if save_to is not None and "No space left" in str(error):
-            raise OSError(28, "No space left on device", str(save_to)) from None
+        if save_to is not None and any(text in str(error) for text in ("No space left", "Protobuf serialization failed")):
+            raise BenchError(f"the engine of {what} cannot be written into {save_to.parent.parent}: the disk is full") from None
         raise BenchError(f"{what} does not load in onnxruntime {onnxruntime.__version__}: {_reason(error)}") from None
 
 

@@ -42,7 +42,6 @@ class Setup:
     spikes: Spikes
     slo_ns: int | None
     deadline: str
-    first_contact: bool  # no warm request goes ahead: the spike meets a server that just said it is ready
     trust: Path | None
     timeout_s: float
 
@@ -111,7 +110,6 @@ def start_experiment(
             "spikes": dataclasses.asdict(setup.spikes),
             "slo_ns": setup.slo_ns,
             "deadline": setup.deadline,
-            "first_contact": setup.first_contact,
             "timeout_s": setup.timeout_s,
             "order": [dataclasses.asdict(run) for run in planned],
             "environment": dict(environment),
@@ -139,7 +137,6 @@ def reopen(path: Path) -> tuple[RunFolder, Setup, list[PlannedRun]]:
         spikes=Spikes(**run["spikes"]),
         slo_ns=run["slo_ns"],
         deadline=run["deadline"],
-        first_contact=run["first_contact"],
         trust=None,
         timeout_s=run["timeout_s"],
     )
@@ -197,6 +194,7 @@ def _run_locust(url: str, schedule: Path, workplace: Path, setup: Setup) -> Path
         f"--schedule={schedule.resolve()}",
         f"--results={workplace.resolve()}",
         f"--probe={setup.engine_dir.resolve()}",
+        f"--model={read_manifest(setup.engine_dir).name}",
         f"--deadline={setup.deadline}",
         "--loglevel=WARNING",
         "--only-summary",

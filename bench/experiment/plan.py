@@ -73,18 +73,26 @@ def needs_calibration(*texts: str) -> bool:
     return any("x" in text for text in texts)
 
 
-def parse_rate(text: str, flag: str, capacities: Mapping[str, Capacity]) -> float:
-    """`50` (a second), `0.3x` (of the first arm's capacity), `0.3x:slowest`, `0.3x:ARM`. Raises BenchError."""
+def check_rate(text: str, flag: str, arms: Sequence[str]) -> tuple[float, str | None]:
+    """`50` (a second), `0.3x` (of the first arm's capacity), `0.3x:slowest`, `0.3x:ARM`.
+
+    Returns the number, and the arm whose capacity it multiplies, SLOWEST, or None. Raises BenchError.
+    """
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise BenchError(f"{flag} {text!r} is not a rate: write requests a second, or a multiple of a capacity such as 0.3x")
     number, multiple, of = float(match.group(1)), match.group(2), match.group(3)
     if number <= 0:
         raise BenchError(f"{flag} {text!r} must be above 0")
-    if multiple is None:
+    if of is not None and of not in (SLOWEST, *arms):
+        raise BenchError(f"{flag} {text!r}: there is no arm {of!r}, only {', '.join(arms)} and {SLOWEST}")
+    return number, None if multiple is None else of or arms[0]
+
+
+def parse_rate(text: str, flag: str, capacities: Mapping[str, Capacity]) -> float:
+    """The rate that `text` means, in requests a second, given the measured capacities. Raises BenchError."""
+    number, of = check_rate(text, flag, list(capacities) or [""])
+    if of is None:
         return number
-    if of == SLOWEST:
-        return number * min(capacity.rate_per_s for capacity in capacities.values())
-    if of is not None and of not in capacities:
-        raise BenchError(f"{flag} {text!r}: there is no arm {of!r}, only {', '.join(capacities)} and {SLOWEST}")
-    return number * capacities[of or next(iter(capacities))].rate_per_s
+    chosen = capacities.values() if of == SLOWEST else [capacities[of]]
+    return number * min(capacity.rate_per_s for capacity in chosen)

@@ -33,11 +33,13 @@ _REQUEST = re.compile(r"([A-Z]+) (\S+)(?: HTTP/\d(?:\.\d)?)?")
 
 
 def matches_combined(lines: Sequence[str]) -> bool:
+    """Lines of the combined format with nothing after the user agent."""
     found = [_LINE.fullmatch(line) for line in lines]
     return any(found) and not any(match and match["rest"].strip() for match in found)
 
 
 def matches_nginx(lines: Sequence[str]) -> bool:
+    """Combined lines with more behind them, as nginx writes a request time."""
     return any((match := _LINE.fullmatch(line)) and match["rest"].strip() for line in lines)
 
 

@@ -36,6 +36,7 @@ _MOST_A_MINUTE = 10_000_000
 
 
 def matches_2021(head: Sequence[Sequence[str]]) -> bool:
+    """The header of the 2021 invocation trace."""
     return {"app", "func", "end_timestamp", "duration"} <= set(head[0])
 
 
@@ -62,6 +63,7 @@ def read_2021(source: Source, options: Options, tally: Tally) -> Iterator[Batch]
 
 
 def matches_2019(head: Sequence[Sequence[str]]) -> bool:
+    """The header of the 2019 counts a minute."""
     return tuple(head[0][:4]) == _OWNERS
 
 

@@ -13,10 +13,12 @@ from bench.load.traces.times import DateClock, has_zone, strings
 
 
 def matches_2023(head: Sequence[Sequence[str]]) -> bool:
+    """The columns of the LLM trace, times without a zone."""
     return _has_columns(head[0]) and not _first_has_zone(head)
 
 
 def matches_2024(head: Sequence[Sequence[str]]) -> bool:
+    """The columns of the LLM trace, times with a zone."""
     return _has_columns(head[0]) and _first_has_zone(head)
 
 

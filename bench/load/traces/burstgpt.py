@@ -10,6 +10,7 @@ from bench.load.traces.times import numbers_to_ns, strings
 
 
 def matches(head: Sequence[Sequence[str]]) -> bool:
+    """BurstGPT's header."""
     return {"Timestamp", "Model", "Request tokens", "Response tokens"} <= set(head[0])
 
 

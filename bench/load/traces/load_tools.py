@@ -27,6 +27,7 @@ from bench.load.traces.times import DateClock, NumberClock, is_date_time, number
 
 
 def matches_k6(head: Sequence[Sequence[str]]) -> bool:
+    """The header of k6's CSV output."""
     return list(head[0][:3]) == ["metric_name", "timestamp", "metric_value"]
 
 
@@ -58,6 +59,7 @@ def read_k6(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
 
 
 def matches_vegeta(head: Sequence[Sequence[str]]) -> bool:
+    """Rows of vegeta's CSV: a time in ns, then a status code; there is no header."""
     first = head[0]
     return len(first) in (9, 12) and all(cell.isdigit() for cell in first[:5]) and len(first[0]) == 19 and len(first[1]) <= 3
 
@@ -82,6 +84,7 @@ def read_vegeta(source: Source, options: Options, tally: Tally) -> Iterator[Batc
 
 
 def matches_har(lines: Sequence[str]) -> bool:
+    """The beginning of an HTTP archive."""
     start = " ".join(lines)
     return start.lstrip().startswith("{") and '"log"' in start and ('"entries"' in start or '"creator"' in start)
 

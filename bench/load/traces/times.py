@@ -33,18 +33,22 @@ _ZONE = r" ?([Zz]|UTC|GMT|[+-]\d{2}(:?\d{2})?)$"
 
 
 def strings(values: Sequence[str]) -> pa.Array:
+    """The cells without white space around them."""
     return pc.utf8_trim_whitespace(pa.array(values, pa.string()))
 
 
 def is_number(text: str) -> bool:
+    """Whether the cell is a number."""
     return bool(pc.match_substring_regex(pa.scalar(text.strip()), _NUMBER).as_py())
 
 
 def is_date_time(text: str) -> bool:
+    """Whether the cell is a date with a time, with or without a zone."""
     return bool(pc.match_substring_regex(pa.scalar(text.strip()), _DATE + "(" + _ZONE[:-1] + ")?$").as_py())
 
 
 def has_zone(text: str) -> bool:
+    """Whether the cell is a date with a time and a zone."""
     return is_date_time(text) and bool(pc.match_substring_regex(pa.scalar(text.strip()), _DATE + _ZONE).as_py())
 
 
