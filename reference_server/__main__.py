@@ -81,18 +81,21 @@ async def _serve(settings: ServerSettings, log: Log) -> int:
             _collect_less()
             _announce("ready")
             await asyncio.wait((stop, serving), return_when=asyncio.FIRST_COMPLETED)
-        return await _drain(settings, app, registry, server, serving, starting)
+        complete = await _drain(settings, app, registry, server, serving, starting)
     finally:
         server.should_exit = server.force_exit = True
         if timeline is not None:
             timeline.close()
         log.flush()
+    if not complete:  # neither a run nor a load can be interrupted, and nobody needs it to end
+        os._exit(EXIT_CUT_OFF if app.in_flight else EXIT_FINE)
+    return EXIT_FINE
 
 
 async def _drain(
     settings: ServerSettings, app: App, registry: Registry, server: _Server, serving: asyncio.Task[None], starting: asyncio.Task[None]
-) -> int:
-    """Answer what was accepted, refuse what comes, release everything; all within the drain timeout."""
+) -> bool:
+    """Answer what was accepted, refuse what comes, release everything. False where the drain timeout did not suffice."""
     app.drain()
     try:
         async with asyncio.timeout(settings.drain_timeout_ns / 1e9):
@@ -101,13 +104,13 @@ async def _drain(
             server.should_exit = True
             await serving
             starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await asyncio.wait((starting,))
             await registry.close()
     except TimeoutError:
-        left = app.in_flight
-        print(f"reference_server: the drain timeout is over, {left} requests were cut off", file=sys.stderr, flush=True)
-        os._exit(EXIT_CUT_OFF)  # a run cannot be interrupted, and its thread would keep the process
-    return EXIT_FINE
+        if app.in_flight:
+            print(f"reference_server: the drain timeout is over, {app.in_flight} requests were cut off", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def _open_timeline(settings: ServerSettings, registry: Registry) -> Any:

@@ -446,6 +446,13 @@ def test_the_drain_timeout_cuts_off(tmp_path: Path, engine: Callable[..., Path])
         assert read_all(connection) == b""
 
 
+def test_sigterm_while_loading_does_not_wait_for_the_load(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(load_ns=60_000 * MS), "--drain-timeout", "200ms", until="listening") as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.errors()
+
+
 def test_kill_nine_loses_only_what_was_in_flight(tmp_path: Path, engine: Callable[..., Path]) -> None:
     directory = engine(service_ns=300 * MS)
     with serving(tmp_path, directory) as server:
