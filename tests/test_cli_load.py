@@ -44,7 +44,7 @@ def test_trace_says_what_it_did(tmp_path: Path) -> None:
         "plain, told by the content",
         "s, on the trace's own clock",
         "7 read, 0 of them",
-        "3 rows out of order (1 backward steps)",
+        "3 rows out of order (backward steps: 1)",
     ):
         assert part in done.stdout
     for part in ("spread      tick 1.00 s, seed 3", "cap-gap     gap 10.0 s, gaps 1", "scale-rate  factor 2.0, seed 3, before 7, after 14"):
