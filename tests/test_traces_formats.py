@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import resource
 import subprocess
 import sys
 from itertools import pairwise
@@ -24,6 +23,7 @@ from bench.load.traces.importing import import_trace
 from bench.load.traces.rows import Options
 from bench.load.traces.source import open_source
 from bench.load.traces.times import numbers_to_ns, strings
+from bench.load.traces.transform import Steps
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"2026-03-01 10:00:0{i}.5000000,{i},1\n" for i in range(5))
 OFFSETS = [0, 1, 2, 3, 4]
@@ -320,6 +320,17 @@ def test_a_single_arrival_is_a_trace(tmp_path: Path) -> None:
     assert (len(schedule), schedule.duration_ns, schedule.intended_ns.tolist()) == (1, 0, [0])
 
 
+@pytest.mark.parametrize("form", [None, "azure-functions-2021"])
+def test_columns_may_be_left_out(tmp_path: Path, form: str | None) -> None:
+    (tmp_path / "t").write_text("app,func,end_timestamp,duration\na,f,5,1\nb,g,3,1\na,f,9,0\n")
+    steps = Steps(window=(0, 10**10), spread_ns=10**8, cap_gap_ns=10**9, rate_factor=2.5, time_factor=2.0)
+    for kept in ([], ["app"]):
+        schedule = import_trace(tmp_path / "t", form=form, columns=kept, steps=steps)
+        assert schedule.extra_columns == tuple(kept) and 6 <= len(schedule) <= 9
+    with pytest.raises(BenchError, match="no column 'user' to keep; it has app, func, duration_ns"):
+        import_trace(tmp_path / "t", columns=["user"])
+
+
 def test_options_that_a_format_has_no_use_for(tmp_path: Path) -> None:
     for options in ({"unit": "ms"}, {"column": "1"}, {"subtract_duration": True}):
         with pytest.raises(BenchError, match="azure-llm-2023 has no use for --"):
@@ -389,4 +400,3 @@ def test_rows_are_not_held_as_objects(tmp_path: Path, what: str, bytes_a_row: in
     done = subprocess.run([sys.executable, "-c", MEMORY, str(path), what], capture_output=True, text=True, check=True)
     count, grown = map(int, done.stdout.split())
     assert count == rows - (what == "window") and grown < 1_000_000 * bytes_a_row + 96 * 2**20
-    assert resource.getpagesize() > 0

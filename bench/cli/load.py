@@ -60,6 +60,8 @@ def schedule_command(
     _refuse_existing(out, plot, force)
     schedule = process.schedule(seed)
     expected = asdict(process.expected)
+    if not as_json:
+        typer.echo(f"process     {process.text}, seed {seed}")
     _finish(schedule, out, title=f"{process.text}  seed {seed}", plot=plot, force=force, as_json=as_json, more={"expected": expected})
     if not as_json:
         shown = "-" if expected["dispersion"] is None else f"{expected['dispersion']:.3g}"
@@ -238,7 +240,7 @@ def _how_it_was_read(about: Any) -> list[str]:
     lines += [f"            line {bad['line']}: {bad['why']}" for bad in about["first_bad"]]
     if about["rows_out_of_order"]:
         lines.append(
-            f"order       {about['rows_out_of_order']:,} rows out of order ({about['backward_steps']:,} backward steps), sorted stably"
+            f"order       {about['rows_out_of_order']:,} rows out of order (backward steps: {about['backward_steps']:,}), sorted stably"
         )
     for step in about["transformations"]:
         shown = ", ".join(f"{key.removesuffix('_ns')} {_shown(key, value)}" for key, value in step.items() if key != "step")

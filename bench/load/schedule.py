@@ -150,7 +150,8 @@ def read_schedule(path: Path) -> Schedule:
     if not path.is_file():
         raise BenchError(f"{path} is not a file: write a schedule with `bench schedule` or `bench trace`")
     try:
-        table = pq.ParquetFile(path).read()
+        with pq.ParquetFile(path) as file:
+            table = file.read()
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         raise BenchError(f"{path} is not a readable Parquet file: write a schedule with `bench schedule` or `bench trace`") from None
     stored = (table.schema.metadata or {}).get(METADATA_KEY)

@@ -46,7 +46,12 @@ def plot_schedule(schedule: Schedule, path: Path, title: str) -> None:
 
 
 def _draw_rate(axes: Axes, schedule: Schedule) -> None:
-    duration = schedule.duration_ns or SECOND_NS
+    if schedule.duration_ns == 0:
+        axes.set_title("Offered rate")
+        axes.text(0.5, 0.5, f"{len(schedule):,} at one time: there is no rate", ha="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
+    duration = schedule.duration_ns
     least = duration // _MOST_WINDOWS
     window = next((nice for nice in _NICE_WINDOWS_NS if nice >= least), max(least, 1))
     windows = max(1, -(-duration // window))
@@ -62,8 +67,7 @@ def _draw_rate(axes: Axes, schedule: Schedule) -> None:
         axes.axvspan(start, end, color=_ORANGE, alpha=0.15, linewidth=0, label=label, zorder=0)
         if flat:
             axes.hlines(spike.peak_rate, start, end, color=_ORANGE, linewidth=1.4, label="planned peak" if label else "_")
-    if schedule.duration_ns:
-        axes.axhline(len(schedule) / (duration / SECOND_NS), color=_GREY, linewidth=0.9, linestyle=(0, (5, 3)), label="mean")
+    axes.axhline(len(schedule) / (duration / SECOND_NS), color=_GREY, linewidth=0.9, linestyle=(0, (5, 3)), label="mean")
     axes.set(
         xlim=(0, duration / SECOND_NS / scale),
         ylim=(0, None),

@@ -33,6 +33,7 @@ class _Collected:
 
     times: list[Ints]
     columns: dict[str, list[pa.Array]]
+    names: list[str]
     kept: int = 0
     count: int = 0
     backward_steps: int = 0
@@ -61,7 +62,7 @@ def import_trace(
         if getattr(options, option) and option not in chosen.takes:
             raise BenchError(f"the format {name} has no use for --{option.replace('_', '-')}: leave it out, or name another with --format")
     tally = Tally()
-    collected = _Collected(times=[], columns={})
+    collected = _Collected(times=[], columns={}, names=[])
     try:
         for batch in chosen.read(source, options, tally):
             _collect(collected, batch, tally, steps, columns)
@@ -75,7 +76,7 @@ def import_trace(
         raise BenchError(f"{path} spans more than a century, which looks like a wrong unit or a wrong time: see --unit and --format")
     arrivals = _sorted(collected, tally)
     if columns is not None and (absent := [c for c in columns if c not in collected.columns]):
-        raise BenchError(f"{path} has no column {absent[0]!r} to keep; it has {', '.join(collected.columns) or 'none'}")
+        raise BenchError(f"{path} has no column {absent[0]!r} to keep; it has {', '.join(collected.names) or 'none'}")
     del collected.times, collected.columns
     arrivals, done = apply(arrivals, steps)
     return make_schedule(
@@ -97,6 +98,7 @@ def _collect(collected: _Collected, batch: Batch, tally: Tally, steps: Steps, co
     collected.out_of_order += int((times < highest).sum())
     collected.last, collected.latest = int(times[-1]), int(highest[-1])
     collected.earliest = int(times.min()) if collected.earliest is None else min(collected.earliest, int(times.min()))
+    collected.names = list(batch.columns)
     extras = {name: column for name, column in batch.columns.items() if columns is None or name in columns}
     if steps.window is not None and steps.window[1] is not None:
         # The origin only ever moves earlier, so what lies beyond the window now is beyond it in the end.
@@ -135,7 +137,7 @@ def _sorted(collected: _Collected, tally: Tally) -> Arrivals:
     table = pa.table({name: _joined(parts) for name, parts in collected.columns.items()})
     if collected.backward_steps or (times[1:] < times[:-1]).any():
         order = np.argsort(times, kind="stable")
-        times, table = times[order], table.take(pa.array(order))
+        times, table = times[order], table.take(pa.array(order)) if table.num_columns else table
     duration = collected.latest - origin if tally.duration_ns is None else tally.duration_ns
     return Arrivals(times_ns=times, duration_ns=duration, extra=table)
 

@@ -25,13 +25,15 @@ _FIXED: dict[str, pa.DataType] = {"hash_ids": pa.list_(pa.int64()), "type": pa.s
 def matches_mooncake(lines: Sequence[str]) -> bool:
     """Objects with Mooncake's keys."""
     known = _first_objects(lines)
-    return bool(known) and all({"timestamp", "input_length", "output_length", "hash_ids"} <= set(o) and "chat_id" not in o for o in known)
+    if not known or any("chat_id" in value for value in known):
+        return False
+    return any({"timestamp", "input_length", "output_length", "hash_ids"} <= set(value) for value in known)
 
 
 def matches_qwen(lines: Sequence[str]) -> bool:
     """Objects with Qwen-Bailian's keys."""
     known = _first_objects(lines)
-    return bool(known) and all({"timestamp", "chat_id"} <= set(o) for o in known)
+    return any({"timestamp", "chat_id"} <= set(value) for value in known)
 
 
 def _first_objects(lines: Sequence[str]) -> list[dict[str, Any]]:

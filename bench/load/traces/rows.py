@@ -18,7 +18,7 @@ from bench.load.traces.times import Ints, Mask, strings
 BATCH_ROWS = 16_384
 _SHOWN_BAD_ROWS = 5
 _LONGEST_FIELD = 1 << 24
-_MISSING = pa.array(["", "-", "nan", "null", "none", "na", "n/a"])
+_MISSING = ("", "-", "nan", "null", "none", "na", "n/a")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def arrivals_from_ends(ends: Ints, durations: Ints, options: Options, tally: Tal
 
 def missing(texts: pa.Array) -> pa.Array:
     """Which cells say that there is no value, as booleans."""
-    return pc.is_in(pc.utf8_lower(texts), value_set=_MISSING)
+    return pc.is_in(pc.utf8_lower(texts), value_set=pa.array(_MISSING))
 
 
 def whole_numbers(values: Sequence[str]) -> tuple[pa.Array, Mask]:

@@ -109,12 +109,10 @@ def open_source(path: Path) -> Source:
 
 
 def _decompressed(path: Path, compression: str) -> IO[bytes]:
-    file = path.open("rb")
     if compression == "gzip":
-        return gzip.GzipFile(fileobj=_Owned(file))  # type: ignore[return-value]
-    if compression == "zstd":
-        return io.BufferedReader(_ZstdReader(file), _READ_BYTES)
-    return file
+        return gzip.GzipFile(path, "rb")  # type: ignore[return-value]
+    file = path.open("rb")
+    return io.BufferedReader(_ZstdReader(file), _READ_BYTES) if compression == "zstd" else file
 
 
 def _read_some(path: Path, stream: IO[bytes], size: int) -> bytes:
@@ -127,13 +125,6 @@ def _read_some(path: Path, stream: IO[bytes], size: int) -> bytes:
         if not got:
             raise BenchError(f"{path} is damaged or truncated ({error}): fetch it again") from None
     return got
-
-
-class _Owned(io.BufferedReader):
-    """GzipFile closes a file that it opened itself, but not one that it was given; the end of this one is its own."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file.detach() if isinstance(file, io.BufferedReader) else file, _READ_BYTES)  # type: ignore[arg-type]
 
 
 class _ZstdReader(io.RawIOBase):

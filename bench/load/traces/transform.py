@@ -42,10 +42,13 @@ class Arrivals:
 
     def rows(self, index: NDArray[np.intp] | NDArray[np.bool_], times_ns: Ints, duration_ns: int) -> Arrivals:
         """These rows, at other times, sorted stably by them."""
-        extra = self.extra.filter(pa.array(index)) if index.dtype == np.bool_ else self.extra.take(pa.array(index))
+        order = np.arange(len(times_ns))
         if len(times_ns) and (times_ns[1:] < times_ns[:-1]).any():
             order = np.argsort(times_ns, kind="stable")
-            times_ns, extra = times_ns[order], extra.take(pa.array(order))
+            times_ns = times_ns[order]
+        kept = np.flatnonzero(index) if index.dtype == np.bool_ else index
+        # A table without columns has no rows to take.
+        extra = self.extra.take(pa.array(kept[order])) if self.extra.num_columns else self.extra
         return Arrivals(times_ns=times_ns, duration_ns=duration_ns, extra=extra)
 
     def moved(self, times_ns: Ints, duration_ns: int) -> Arrivals:
