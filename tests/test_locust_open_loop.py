@@ -308,6 +308,7 @@ def test_stopping_early_leaves_the_rest_as_rows(tmp_path: Path, server: SmallSer
     kinds = ends(rows)
     assert kinds["ok", None] == len(server.times) > 30
     assert kinds["not_sent", "stopped"] == 60_000 - kinds["ok", None]
+    assert re.search(rf"Aggregated +{kinds['ok', None]} +0\(0.00%\)", locust.out)  # no failures in Locust's own table
     assert code == (0 if check_run(run.path).valid else 3)
 
 

@@ -25,7 +25,7 @@ def one_seed(url: str, seed: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as results:
         command = [sys.executable, "-m", "locust", "-f", str(ROOT / "scenarios" / "burst.py"), "--headless", "--only-summary"]
         command += ["--host", url, "--model", "synthetic", "--results", results, "--seed", str(seed)]
-        command += ["--arrivals", f"poisson:rate={RATE},duration=20s"]
+        command += ["--arrivals", f"poisson:rate={RATE},duration=40s"]
         subprocess.run(command, env=ENVIRONMENT, cwd=results, capture_output=True)
         table = open_run(next(iter(Path(results).iterdir()))).table("requests")
     assert table is not None
