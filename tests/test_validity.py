@@ -161,6 +161,9 @@ def test_a_partial_run_is_read_and_said(tmp_path: Path) -> None:
 def test_too_few_samples_give_no_percentile(tmp_path: Path) -> None:
     validity = Trial("constant:rate=20,duration=2s").check(tmp_path)
     assert validity.valid and validity.lag_p99_ns is None and validity.ks_distance is None
+    late = Trial("constant:rate=20,duration=2s")
+    late.sent[7] += 200_000_000
+    assert "the max of the send lag is 200 ms, above 100 ms" in problems(late.check(tmp_path / "late"))[0]
 
 
 def test_runs_of_an_experiment(tmp_path: Path) -> None:
