@@ -49,8 +49,11 @@ class TableStream:
         self.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=self._schema))
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-        self._file.flush()
+        try:
+            self._writer.write_batch(batch)
+            self._file.flush()
+        except OSError as error:  # a full disk: the error of an open file does not name it
+            raise OSError(error.errno, error.strerror or str(error), str(self.path)) from None
 
     def close(self) -> None:
         if not self._file.closed:
@@ -149,10 +152,14 @@ class SavedRun:
         return None
 
     def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the run, None where there is none. Raises BenchError."""
         path = self.path / name
         if not path.exists():
             return None
-        value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        try:
+            value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise BenchError(f"{path} cannot be read: {error}") from None
         return value
 
 

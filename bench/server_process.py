@@ -54,6 +54,11 @@ class ServerProcess:
             self.ready_ns = seen_ns
         return self.ready_ns
 
+    def check_alive(self) -> None:
+        """Raises BenchError with its last words where the server ended by itself."""
+        if not self._child.running:
+            raise BenchError(f"the server ended during the run: {self._child.complaint()}")
+
     def stop(self) -> None:
         """Drain it and end it."""
         self._child.stop(DRAIN_TIMEOUT_S)

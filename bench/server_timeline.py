@@ -18,7 +18,7 @@ def timeline_schema() -> pa.Schema:
     """t_ns on the server's CLOCK_MONOTONIC; memory in bytes, null where not known; slots and requests counted."""
     import pyarrow as pa
 
-    counts = [(name, pa.int32()) for name in ("busy", "idle", "loading", "waiting")]
+    counts = [(name, pa.int32()) for name in ("slots_busy", "slots_idle", "slots_loading", "waiting")]
     return pa.schema(
         [
             pa.field("t_ns", pa.int64(), nullable=False),

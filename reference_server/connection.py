@@ -120,6 +120,8 @@ class Connection(HttpToolsProtocol):
 
     def _hand_over_body(self) -> None:
         chunks = self._chunks
+        if self.cycle.body:  # a body over the limit is handed over piece by piece, and this one was not fetched yet
+            chunks.insert(0, bytes(self.cycle.body))
         # uvicorn passes `bytes(cycle.body)` on, and bytes() of bytes is the same object: no copy is made.
         self.cycle.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment]
         self._chunks = []

@@ -12,8 +12,8 @@ from typing import Any
 
 from bench.clock import now_ns
 from reference_server.documents import error_document
+from reference_server.jobs import InferenceFailed, LoadFailed, Overloaded
 from reference_server.log import Log
-from reference_server.pool import InferenceFailed, LoadFailed, Overloaded
 from reference_server.protocol import Codec, InferReply, InferRequest
 from reference_server.registry import ServedModel
 from reference_server.responses import JSON, Header, Receive, Scope, Send

@@ -141,7 +141,7 @@ class _Snapshot:
 
 def _snapshot(model: ServedModel) -> _Snapshot:
     manifest, pool, metrics = model.manifest, model.pool, model.metrics
-    counts = pool.counts
+    counts = pool.fleet.counts
     shape_names = [tensor.name for tensor in manifest.inputs]
     return _Snapshot(
         name=manifest.name,
@@ -151,15 +151,15 @@ def _snapshot(model: ServedModel) -> _Snapshot:
         histograms=tuple((h.cumulative(), h.sum_ns) for h in metrics.histograms),
         load_histogram=(counts.load_histogram.cumulative(), counts.load_histogram.sum_ns),
         counters={
-            "pool_hits": counts.hits,
-            "pool_misses": counts.misses,
-            "engine_loads": pool.engine_loads,
+            "pool_hits": pool.hits,
+            "pool_misses": pool.misses,
+            "engine_loads": pool.fleet.source.engine_loads,
             "slot_failures": counts.slot_failures,
             "slot_rebuilds": counts.rebuilds,
             "loads_ok": counts.loads_ok,
             "loads_failed": counts.loads_failed,
         },
-        slots={"busy": pool.busy, "idle": pool.idle, "loading": pool.loading},
+        slots={"busy": pool.fleet.busy, "idle": pool.fleet.idle, "loading": pool.fleet.loading},
         waiting=pool.waiting,
         shapes={
             "other"

@@ -190,7 +190,8 @@ class WarmPool:
 
         import uvloop
 
-        from reference_server.pool import Pool, PoolSettings
+        from reference_server.pool import Pool
+        from reference_server.pool_settings import PoolSettings
         from reference_server.registry import end_process
 
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bench.engine.manifest import Manifest, read_manifest
 from bench.errors import BenchError
 from reference_server.metrics import ModelMetrics
-from reference_server.pool import Pool, PoolSettings
+from reference_server.pool import Pool
+from reference_server.pool_settings import PoolSettings
 from reference_server.runtimes import open_runtime
 from reference_server.server_timing import Timing
 
@@ -40,7 +41,7 @@ class ServedModel:
     @property
     def ready(self) -> bool:
         """Whether a request sent now would be answered: the slots that the mode promises answered their probe."""
-        return self.pool.ready
+        return self.pool.fleet.ready
 
     def infer(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None, timing: Timing

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 INTERVAL_NS = 50_000_000
 # t_ns on CLOCK_MONOTONIC; *_bytes and process_cpu_ns are the process's, the same for all models of a sample.
-COLUMNS = ("t_ns", "model", "busy", "idle", "loading", "waiting", "resident_bytes", "device_bytes", "process_cpu_ns")
+COLUMNS = ("t_ns", "model", "slots_busy", "slots_idle", "slots_loading", "waiting", "resident_bytes", "device_bytes", "process_cpu_ns")
 
 
 class Timeline:
@@ -79,7 +79,7 @@ class Timeline:
         now, resident, cpu_ns = now_ns(), resident_bytes(), time.process_time_ns()
         lines = []
         for model in self._models:
-            pool = model.pool
-            row = (now, model.manifest.name, pool.busy, pool.idle, pool.loading, pool.waiting, resident, model.device_bytes(), cpu_ns)
+            fleet, waiting = model.pool.fleet, model.pool.waiting
+            row = (now, model.manifest.name, fleet.busy, fleet.idle, fleet.loading, waiting, resident, model.device_bytes(), cpu_ns)
             lines.append(json.dumps(row) + "\n")
         return "".join(lines).encode()

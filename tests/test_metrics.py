@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from reference_server.metrics import BUCKETS_NS, Histogram, ModelMetrics, expose
-from reference_server.pool import PoolSettings
+from reference_server.pool_settings import PoolSettings
 from reference_server.registry import Registry
 from reference_server.server_timing import Timing
 

@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 
 from bench.clock import now_ns
 from bench.errors import BenchError
-from reference_server.pool import InferenceFailed, LoadFailed, Overloaded, Pool, PoolSettings
+from reference_server.health import check_health
+from reference_server.jobs import InferenceFailed, LoadFailed, Overloaded
+from reference_server.pool import Pool
+from reference_server.pool_settings import PoolSettings
 from reference_server.registry import EXIT_DEVICE_SPOILED, Registry
 from reference_server.runtimes import usable_cores
 from reference_server.server_timing import Timing
@@ -97,12 +100,12 @@ def test_warm_pool_is_ready_when_every_slot_is(synthetic: SyntheticFactory, shar
         async with serving(synthetic(load_ns=20 * MS), start=False, size=3, sharing=sharing) as pool:
             starting = asyncio.create_task(pool.start())
             while not starting.done():
-                assert not pool.ready
+                assert not pool.fleet.ready
                 await asyncio.sleep(0.001)
             await starting
-            assert pool.ready
-            assert (pool.idle, pool.busy, pool.loading, pool.engine_loads) == (3, 0, 0, engines)
-            assert (pool.counts.loads_ok, pool.counts.loads_failed) == (3, 0)
+            assert pool.fleet.ready
+            assert (pool.fleet.idle, pool.fleet.busy, pool.fleet.loading, pool.fleet.source.engine_loads) == (3, 0, 0, engines)
+            assert (pool.fleet.counts.loads_ok, pool.fleet.counts.loads_failed) == (3, 0)
             timing = await ask(pool)
             assert timing.load_ns == 0
             assert timing.infer_ns >= 0
@@ -115,8 +118,8 @@ def test_a_slot_that_fails_one_of_the_probe_cases_never_becomes_ready(synthetic:
         async with serving(synthetic(wrong_every_runs=2), start=False, size=2) as pool:
             with pytest.raises(LoadFailed, match="output 'output' is off by"):
                 await pool.start()
-            assert not pool.ready
-            assert pool.counts.loads_failed >= 1
+            assert not pool.fleet.ready
+            assert pool.fleet.counts.loads_failed >= 1
             with pytest.raises(Overloaded):
                 await ask(pool)
 
@@ -134,7 +137,7 @@ def test_requests_are_served_in_the_order_in_which_they_came(synthetic: Syntheti
 
             await asyncio.gather(*(one(number) for number in range(20)))
             assert ended == list(range(20))
-            assert (pool.counts.hits, pool.counts.misses) == (1, 19)
+            assert (pool.hits, pool.misses) == (1, 19)
 
     run(main())
 
@@ -165,7 +168,7 @@ def test_a_wait_that_is_too_long_is_ended(synthetic: SyntheticFactory) -> None:
             assert timing.load_ns == timing.infer_ns == 0
             assert pool.waiting == 0
             await first
-            assert pool.idle == 1
+            assert pool.fleet.idle == 1
 
     run(main())
 
@@ -196,11 +199,11 @@ def test_a_run_whose_requester_went_away_ends_before_its_slot_is_used_again(synt
             leaves.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await leaves
-            assert (pool.busy, pool.idle) == (1, 0)
+            assert (pool.fleet.busy, pool.fleet.idle) == (1, 0)
             await ask(pool, 2)
             assert now_ns() - began >= 400 * MS
-            assert pool.counts.misses == 1  # it waited for the abandoned run
-            assert (pool.busy, pool.idle) == (0, 1)
+            assert pool.misses == 1  # it waited for the abandoned run
+            assert (pool.fleet.busy, pool.fleet.idle) == (0, 1)
 
     run(main())
 
@@ -208,16 +211,16 @@ def test_a_run_whose_requester_went_away_ends_before_its_slot_is_used_again(synt
 def test_lazy_loads_once_for_all_that_wait_and_never_again(synthetic: SyntheticFactory) -> None:
     async def main() -> None:
         async with serving(synthetic(load_ns=60 * MS, service_ns=30 * MS), mode="lazy", size=3) as pool:
-            assert pool.ready
-            assert pool.engine_loads == 0
+            assert pool.fleet.ready
+            assert pool.fleet.source.engine_loads == 0
             timings = await asyncio.gather(*(ask(pool, n) for n in range(5)))
-            assert pool.engine_loads == 1
+            assert pool.fleet.source.engine_loads == 1
             assert timings[0].load_ns >= 60 * MS
             assert all(timing.load_ns > 0 for timing in timings)
-            await until(lambda: pool.idle == 3)
+            await until(lambda: pool.fleet.idle == 3)
             later = await asyncio.gather(*(ask(pool, n) for n in range(5)))
             assert [timing.load_ns for timing in later] == [0] * 5
-            assert (pool.engine_loads, pool.counts.loads_ok) == (1, 3)
+            assert (pool.fleet.source.engine_loads, pool.fleet.counts.loads_ok) == (1, 3)
 
     run(main())
 
@@ -225,10 +228,10 @@ def test_lazy_loads_once_for_all_that_wait_and_never_again(synthetic: SyntheticF
 def test_cold_load_loads_and_unloads_for_each_request(synthetic: SyntheticFactory) -> None:
     async def main() -> None:
         async with serving(synthetic(load_ns=20 * MS, service_ns=5 * MS), mode="cold-load", size=1) as pool:
-            assert pool.ready
-            assert (pool.idle, pool.engine_loads) == (0, 1)  # the one that made it ready
+            assert pool.fleet.ready
+            assert (pool.fleet.idle, pool.fleet.source.engine_loads) == (0, 1)  # the one that made it ready
             timings = await asyncio.gather(*(ask(pool, n) for n in range(3)))
-            assert pool.engine_loads == 4
+            assert pool.fleet.source.engine_loads == 4
             assert all(timing.load_ns >= 20 * MS for timing in timings)
             assert all(timing.infer_ns >= 5 * MS for timing in timings)
             assert timings[0].pool_ns < timings[1].pool_ns < timings[2].pool_ns  # one at a time
@@ -240,14 +243,14 @@ def test_elastic_grows_off_the_path_and_shrinks_to_its_minimum(synthetic: Synthe
     async def main() -> None:
         engine = synthetic(service_ns=20 * MS, slot_ns=5 * MS)
         async with serving(engine, mode="elastic", min=1, max=3, idle_timeout_ns=50 * MS) as pool:
-            assert pool.idle == 1
+            assert pool.fleet.idle == 1
             timings = await asyncio.gather(*(ask(pool, n) for n in range(12)))
-            assert pool.idle == 3
+            assert pool.fleet.idle == 3
             assert timings[0].load_ns == 0  # found a slot
             assert any(timing.load_ns > 0 for timing in timings)
-            await until(lambda: pool.idle == 1)
+            await until(lambda: pool.fleet.idle == 1)
             await ask(pool)
-            assert pool.engine_loads == 1
+            assert pool.fleet.source.engine_loads == 1
 
     run(main())
 
@@ -258,9 +261,9 @@ def test_elastic_shrinks_to_nothing_and_gives_the_engine_back(synthetic: Synthet
             for loads in (1, 2):
                 timing = await ask(pool)
                 assert timing.load_ns >= 10 * MS
-                assert pool.engine_loads == loads
-                await until(lambda: not pool._threads)
-                assert pool.ready
+                assert pool.fleet.source.engine_loads == loads
+                await until(lambda: not pool.fleet.threads)
+                assert pool.fleet.ready
 
     run(main())
 
@@ -275,11 +278,11 @@ def test_a_failed_load_is_told_to_all_that_waited_and_tried_again(synthetic: Syn
             outcomes = await asyncio.gather(*(ask(pool, n) for n in range(3)), return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [LoadFailed] * 3
             assert "is missing" in str(outcomes[0])
-            assert pool.counts.loads_failed == (1 if mode == "lazy" else 3)
-            assert not pool.ready
+            assert pool.fleet.counts.loads_failed == (1 if mode == "lazy" else 3)
+            assert not pool.fleet.ready
             away.rename(file)
             await ask(pool)
-            assert pool.ready
+            assert pool.fleet.ready
 
     run(main())
 
@@ -293,10 +296,10 @@ def test_the_check_tries_a_failed_load_again_where_no_request_does(synthetic: Sy
             file.rename(away)
             with pytest.raises(LoadFailed):
                 await ask(pool)
-            assert not pool.ready  # so a load balancer sends no request that could try
+            assert not pool.fleet.ready  # so a load balancer sends no request that could try
             away.rename(file)
-            await pool.check_health()
-            await until(lambda: pool.ready)
+            await check_health(pool.fleet)
+            await until(lambda: pool.fleet.ready)
 
     run(main())
 
@@ -317,8 +320,8 @@ def test_the_waiters_of_a_load_that_fails_are_served_where_another_slot_lives(sy
         async with serving(engine, mode="elastic", min=1, max=2, sharing="copy") as pool:
             (engine / "engine.json").unlink()
             await asyncio.gather(*(ask(pool, n) for n in range(4)))
-            assert pool.counts.loads_failed == 1  # and not one attempt a request
-            assert pool.ready
+            assert pool.fleet.counts.loads_failed == 1  # and not one attempt a request
+            assert pool.fleet.ready
 
     run(main())
 
@@ -327,10 +330,10 @@ def test_a_slot_that_answers_wrongly_is_taken_out_and_replaced(synthetic: Synthe
     async def main() -> None:
         # Runs 1 and 2 of each slot are its probe's cases, run 3 is the check.
         async with serving(synthetic(wrong_every_runs=3), size=2) as pool:
-            await pool.check_health()
-            await until(lambda: pool.idle == 2)
-            assert (pool.counts.slot_failures, pool.counts.rebuilds, pool.counts.loads_ok) == (2, 2, 4)
-            assert pool.ready
+            await check_health(pool.fleet)
+            await until(lambda: pool.fleet.idle == 2)
+            assert (pool.fleet.counts.slot_failures, pool.fleet.counts.rebuilds, pool.fleet.counts.loads_ok) == (2, 2, 4)
+            assert pool.fleet.ready
 
     run(main())
 
@@ -341,14 +344,14 @@ def test_ready_goes_false_when_no_slot_is_left_and_comes_back(synthetic: Synthet
         file, away = engine / "engine.json", engine / "away"
         async with serving(engine, size=1) as pool:
             file.rename(away)
-            await pool.check_health()
-            await until(lambda: pool.counts.loads_failed == 1)
-            assert not pool.ready
+            await check_health(pool.fleet)
+            await until(lambda: pool.fleet.counts.loads_failed == 1)
+            assert not pool.fleet.ready
             with pytest.raises(LoadFailed):
                 await ask(pool)
             away.rename(file)
-            await pool.check_health()
-            await until(lambda: pool.ready)
+            await check_health(pool.fleet)
+            await until(lambda: pool.fleet.ready)
 
     run(main())
 
@@ -356,7 +359,7 @@ def test_ready_goes_false_when_no_slot_is_left_and_comes_back(synthetic: Synthet
 def test_the_background_check_finds_the_slot(synthetic: SyntheticFactory) -> None:
     async def main() -> None:
         async with serving(synthetic(wrong_every_runs=4), size=1, health_interval_ns=5 * MS) as pool:
-            await until(lambda: pool.counts.rebuilds >= 2)
+            await until(lambda: pool.fleet.counts.rebuilds >= 2)
 
     run(main())
 
@@ -368,7 +371,7 @@ def test_a_run_that_fails_is_told_and_a_good_slot_stays(synthetic: SyntheticFact
             with pytest.raises(InferenceFailed, match="declared to fail"):
                 await ask(pool, timing=timing)
             assert timing.infer_ns > 0
-            assert (pool.idle, pool.counts.slot_failures) == (1, 0)
+            assert (pool.fleet.idle, pool.fleet.counts.slot_failures) == (1, 0)
             await ask(pool)
 
     run(main())
@@ -383,7 +386,7 @@ def test_closing_sheds_what_waits_and_lets_runs_end(synthetic: SyntheticFactory)
             await pool.close()
             outcomes = await asyncio.gather(*asking, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Timing, Timing, Overloaded, Overloaded]
-            assert not pool.ready
+            assert not pool.fleet.ready
 
     run(main())
 
@@ -393,7 +396,7 @@ def test_closing_while_loading_leaves_nothing(synthetic: SyntheticFactory) -> No
         async with serving(synthetic(load_ns=50 * MS), mode="lazy", size=1) as pool:
             asking = asyncio.create_task(ask(pool))
             await asyncio.sleep(0)
-            assert pool.loading == 1
+            assert pool.fleet.loading == 1
             await pool.close()
             with pytest.raises(Overloaded):
                 await asking
@@ -407,7 +410,7 @@ def test_a_spoiled_device_ends_the_process_with_its_own_exit_code(synthetic: Syn
 import asyncio, numpy as np
 from pathlib import Path
 from reference_server.registry import Registry
-from reference_server.pool import PoolSettings
+from reference_server.pool_settings import PoolSettings
 from reference_server.server_timing import Timing
 async def main():
     model = Registry([Path({str(engine)!r})], PoolSettings()).find("synthetic")
@@ -445,8 +448,8 @@ def test_a_cold_run_that_fails_counts_its_load_and_gives_the_place_back(syntheti
             with pytest.raises(InferenceFailed):
                 await pool.infer({}, None, timing)
             assert timing.load_ns > 0
-            assert (pool.counts.loads_ok, pool.counts.loads_failed) == (2, 0)
+            assert (pool.fleet.counts.loads_ok, pool.fleet.counts.loads_failed) == (2, 0)
             await ask(pool)
-            assert pool.counts.loads_ok == 3
+            assert pool.fleet.counts.loads_ok == 3
 
     run(main())

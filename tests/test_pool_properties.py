@@ -17,7 +17,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from bench.engine.synthetic_builder import build_synthetic
-from reference_server.pool import InferenceFailed, LoadFailed, Overloaded, Pool, PoolSettings
+from reference_server.health import check_health
+from reference_server.jobs import InferenceFailed, LoadFailed, Overloaded
+from reference_server.pool import Pool
+from reference_server.pool_settings import PoolSettings
 from reference_server.registry import Registry
 from reference_server.runtimes import Answer
 from reference_server.runtimes.synthetic import SyntheticSlot
@@ -97,8 +100,8 @@ async def play(engine: Path, chosen: PoolSettings, steps: list[tuple[str, int]])
     try:
         await pool.start()
     except LoadFailed:
-        assert pool.counts.loads_failed >= 1
-        assert not pool._threads
+        assert pool.fleet.counts.loads_failed >= 1
+        assert not pool.fleet.threads
         return
     asked: list[asyncio.Task[str]] = []
     file, away = engine / "engine.json", engine / "away"
@@ -115,7 +118,7 @@ async def play(engine: Path, chosen: PoolSettings, steps: list[tuple[str, int]])
             case "file" if not number and file.exists():
                 file.rename(away)
             case "check":
-                await pool.check_health()
+                await check_health(pool.fleet)
         check_state(pool, chosen)
     async with asyncio.timeout(30):
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
@@ -124,25 +127,25 @@ async def play(engine: Path, chosen: PoolSettings, steps: list[tuple[str, int]])
         event(kind)
     assert set(told) <= {"ok", "Overloaded", "LoadFailed", "InferenceFailed", "CancelledError"}
     never_ran = told["CancelledError"]  # a task that is cancelled before its first step never asked the pool
-    assert len(asked) - never_ran <= pool.counts.hits + pool.counts.misses <= len(asked)
+    assert len(asked) - never_ran <= pool.hits + pool.misses <= len(asked)
     async with asyncio.timeout(30):
-        while pool.busy or pool.loading or pool._replaced:
+        while pool.fleet.busy or pool.fleet.loading or pool.fleet.replaced:
             await asyncio.sleep(0.0005)
     check_state(pool, chosen)
     assert pool.waiting == 0
-    assert len(pool._idle) == len(pool._slots)
+    assert len(pool.fleet.resting) == len(pool.fleet.slots)
     await pool.close()
-    assert not pool._threads
-    assert not pool._slots
-    assert pool._source._engine is None
-    assert pool._source._takers == 0
+    assert not pool.fleet.threads
+    assert not pool.fleet.slots
+    assert pool.fleet.source._engine is None
+    assert pool.fleet.source._takers == 0
 
 
 def check_state(pool: Pool, chosen: PoolSettings) -> None:
-    assert not (pool._idle and pool._waiting)
-    assert len(set(pool._idle)) == len(pool._idle)
-    assert set(pool._idle) <= pool._slots <= pool._threads
-    assert len(pool._slots) + len(pool._makers) + len(pool._replaced) <= chosen.ceiling
+    assert not (pool.fleet.resting and pool._waiting)
+    assert len(set(pool.fleet.resting)) == len(pool.fleet.resting)
+    assert set(pool.fleet.resting) <= pool.fleet.slots <= pool.fleet.threads
+    assert len(pool.fleet.slots) + len(pool.fleet.makers) + len(pool.fleet.replaced) <= chosen.ceiling
 
 
 async def ask(pool: Pool) -> str:

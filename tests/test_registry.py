@@ -13,7 +13,9 @@ import pytest
 import uvloop
 
 from bench.errors import BenchError, EngineRefused
-from reference_server.pool import LoadFailed, PoolSettings, Sharing
+from reference_server.health import check_health
+from reference_server.jobs import LoadFailed
+from reference_server.pool_settings import PoolSettings, Sharing
 from reference_server.registry import Registry
 from reference_server.server_timing import Timing
 
@@ -96,7 +98,7 @@ def test_onnx_runtime_answers_in_parallel_what_it_answers_alone(linear_engine: P
     async def main() -> None:
         model = Registry([linear_engine], PoolSettings(size=3, sharing=sharing)).models["linear"]
         await model.start()
-        assert model.pool.engine_loads == (1 if sharing == "engine" else 3)
+        assert model.pool.fleet.source.engine_loads == (1 if sharing == "engine" else 3)
         rng = np.random.default_rng(2)
         inputs = [rng.standard_normal((1 + n % 4, 16)).astype(np.float32) for n in range(60)]
         answers = await asyncio.gather(*(model.infer({"x": x}, None, Timing()) for x in inputs))
@@ -106,8 +108,8 @@ def test_onnx_runtime_answers_in_parallel_what_it_answers_alone(linear_engine: P
         for answer, expected in zip(answers, alone, strict=True):
             assert np.array_equal(answer["y"], expected)
         assert len({answer["y"].ctypes.data for answer in answers}) == len(answers)  # owned by the caller, not the slot
-        await model.pool.check_health()
-        assert (model.pool.counts.slot_failures, model.pool.idle) == (0, 3)
+        await check_health(model.pool.fleet)
+        assert (model.pool.fleet.counts.slot_failures, model.pool.fleet.idle) == (0, 3)
         await model.close()
 
     run(main())
@@ -122,7 +124,7 @@ def test_onnx_runtime_loads_and_unloads(linear_engine: Path) -> None:
         answers = await asyncio.gather(*(model.infer({"x": x}, None, timing) for timing in timings))
         assert all(np.array_equal(answer["y"], answers[0]["y"]) for answer in answers)
         assert all(timing.load_ns > 0 for timing in timings)
-        assert model.pool.engine_loads == 5
+        assert model.pool.fleet.source.engine_loads == 5
         await model.close()
 
     run(main())

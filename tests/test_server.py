@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.http as triton
 from conftest import SyntheticFactory
@@ -340,6 +341,20 @@ def test_slow_and_silent_clients_are_sent_away(tmp_path: Path, engine: Callable[
         answer = read_all(half_body)
         assert answer.startswith(b"HTTP/1.1 408 ") and b"body did not arrive in time" in answer
         assert server.infer()[0] == 200
+
+
+def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, synthetic: SyntheticFactory) -> None:
+    big = synthetic(input_elements=ELEMENTS, output_elements=2_000_000)
+    body = good_body(parameters={"binary_data_output": True})
+    with serving(tmp_path, big, "--body-timeout", "300ms") as server:
+        connection = server.open(raw_request(body) * 4)
+        until(lambda: open_sockets(server) == 0, "the connection is gone")
+        assert len(read_all(connection)) < 4 * 8_000_000
+        assert server.infer()[0] == 200
+
+
+def open_sockets(server: Server) -> int:
+    return sum(found.status == "ESTABLISHED" for found in psutil.Process(server.process.pid).net_connections("tcp"))
 
 
 def test_failures_of_the_model_are_stated(tmp_path: Path, engine: Callable[..., Path]) -> None:

@@ -18,7 +18,7 @@ import pytest
 from bench.clock import now_ns
 from bench.errors import BenchError
 from bench.server_timeline import read_server_timeline
-from reference_server.pool import PoolSettings
+from reference_server.pool_settings import PoolSettings
 from reference_server.registry import Registry
 from reference_server.server_timing import Timing
 from reference_server.timeline import INTERVAL_NS, Timeline
@@ -49,9 +49,9 @@ def test_a_spike_that_a_scrape_would_miss_is_seen(synthetic: SyntheticFactory, t
     rows = table.to_pylist()
     assert all(0 <= row["t_ns"] <= now_ns() - before for row in rows)
     assert {row["model"] for row in rows} == {"synthetic", "other"}
-    busy = [row for row in rows if row["model"] == "synthetic" and row["busy"] == 1]
+    busy = [row for row in rows if row["model"] == "synthetic" and row["slots_busy"] == 1]
     assert {1, 2} <= {row["waiting"] for row in busy}
-    assert all(row["idle"] == 0 for row in busy)
+    assert all(row["slots_idle"] == 0 for row in busy)
     assert all(row["device_bytes"] is None and row["resident_bytes"] > 10_000_000 for row in rows)
     assert sorted(row["process_cpu_ns"] for row in rows) == [row["process_cpu_ns"] for row in rows]
 
@@ -61,7 +61,7 @@ def test_a_kill_loses_no_sample_that_was_taken(synthetic: SyntheticFactory, tmp_
     program = f"""
 import time
 from pathlib import Path
-from reference_server.pool import PoolSettings
+from reference_server.pool_settings import PoolSettings
 from reference_server.registry import Registry
 from reference_server.timeline import Timeline
 models = list(Registry([Path({str(synthetic())!r})], PoolSettings()).models.values())

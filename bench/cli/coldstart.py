@@ -134,7 +134,6 @@ def run_coldstart(
     from bench.coldstart import LEVELS, Plan, check_plan, cold_start_schema, run_trials, start_run
     from bench.engine.resolve import resolve_engine
     from bench.records import RunFolder, new_run_id
-    from bench.subprocesses import stop_on_sigterm
 
     chosen = tuple(dict.fromkeys(levels)) or LEVELS
     check_plan(Plan(variants=(), levels=chosen, trials=trials))
@@ -150,7 +149,7 @@ def run_coldstart(
     folder = start_run(results, new_run_id("coldstart", Path(subject).stem), plan, facts, sys.argv)
     finished = False
     try:
-        with stop_on_sigterm(), bar("cold starts") as show:
+        with bar("cold starts") as show:
             run_trials(plan, folder.table("cold_starts", cold_start_schema()), show)
         finished = True
     finally:  # an interrupted run is summed up too, from the trials that were done

@@ -92,7 +92,7 @@ def check_request(request: BuildRequest, directory: Path) -> None:
         raise BenchError(f"--optimize {request.optimize} is not one of {', '.join(onnxruntime_builder.OPTIMIZE_LEVELS)}")
     if directory.exists() and not request.replace:
         raise BenchError(f"{directory} exists already and is not overwritten; name another with -o, or say --force")
-    if directory.exists() and not (directory / "manifest.json").exists() and any(directory.iterdir()):
+    if directory.exists() and not (directory / "manifest.json").exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise BenchError(f"{directory} is not an engine directory, so --force does not replace it; name another with -o")
     if request.sign_with is not None:
         from bench.engine.signature import read_private_key

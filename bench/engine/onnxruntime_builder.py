@@ -34,8 +34,12 @@ def reference_answers(source: SourceModel, cases: Sequence[Mapping[str, NDArray[
 
 
 def optimize(source: SourceModel, level: str, directory: Path) -> list[Path]:
-    """Write the optimised graph into `directory`; returns its files, the one to load first."""
-    _session(source.path, level, source.path.name, save_to=directory / ENGINE_FILE, split_weights=source.bytes > _ONE_FILE_LIMIT_BYTES)
+    """Write the optimised graph into `directory`; returns its files, the one to load first.
+
+    Where the source keeps weights in files of their own, ONNX Runtime would go on pointing at those, so they are split off too.
+    """
+    split = bool(source.external) or source.bytes > _ONE_FILE_LIMIT_BYTES
+    _session(source.path, level, source.path.name, save_to=directory / ENGINE_FILE, split_weights=split)
     weights = directory / WEIGHTS_FILE
     return [directory / ENGINE_FILE, *([weights] if weights.exists() else [])]
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import bench
 from bench.engine.build import BuildRequest, Progress, build_engine
-from bench.engine.manifest import MANIFEST_FILE, SCHEMA_VERSION, Baseline, cpu_device
+from bench.engine.manifest import MANIFEST_FILE, SCHEMA_VERSION, Baseline, cpu_device, describe_file
 from bench.engine.shapes import parse_assignments
+from bench.engine.source import source_digest
 from bench.errors import BenchError
 from bench.models import BUILT_IN, write_model
 from bench.subprocesses import Child, child_environment, module_command
@@ -99,12 +100,13 @@ def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, st
         name = name or subject
     elif path.is_file():
         model = path
-        with path.open("rb") as stream:
-            origin = hashlib.file_digest(stream, "sha256").hexdigest()
+        origin = source_digest(path)
     elif path.is_dir():
         raise BenchError(f"{subject} is a folder without {MANIFEST_FILE}, so it is not an engine directory; make one with `bench build`")
     else:
         raise BenchError(f"{subject} is neither a built-in model ({', '.join(BUILT_IN)}), nor a model file, nor an engine directory")
+    arrays = [Path(text) for text in inputs.values() if not text.startswith("uniform:")]
+    origin = " ".join([origin, *(describe_file(array).sha256 for array in arrays if array.is_file())])
     request = BuildRequest(
         model=model,
         runtime=options.runtime,

@@ -11,7 +11,7 @@ import numpy as np
 import uvloop
 
 from bench.clock import now_ns
-from reference_server.pool import Mode, PoolSettings
+from reference_server.pool_settings import Mode, PoolSettings
 from reference_server.registry import Registry, ServedModel
 from reference_server.server_timing import Timing
 

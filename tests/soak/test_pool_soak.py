@@ -14,8 +14,9 @@ import psutil
 import pytest
 import uvloop
 
+from reference_server.jobs import LoadFailed
 from reference_server.phases import resident_bytes
-from reference_server.pool import LoadFailed, PoolSettings
+from reference_server.pool_settings import PoolSettings
 from reference_server.registry import Registry, ServedModel
 from reference_server.server_timing import Timing
 
@@ -54,7 +55,7 @@ def soak(engine: Path, settings: PoolSettings, cycle: Callable[[ServedModel], Aw
             if number == WARM_IN:
                 held = process.num_fds(), len(process.net_connections("all"))
         async with asyncio.timeout(30):
-            while model.pool.busy or model.pool.loading:
+            while model.pool.fleet.busy or model.pool.fleet.loading:
                 await asyncio.sleep(0.01)
         assert (process.num_fds(), len(process.net_connections("all"))) <= held
         await model.close()
@@ -86,7 +87,7 @@ def test_elastic_up_and_down(synthetic: SyntheticFactory, sharing: str) -> None:
     async def cycle(model: ServedModel) -> None:
         await asyncio.gather(*(model.infer(INPUT, None, Timing()) for _ in range(8)))
         async with asyncio.timeout(30):
-            while model.pool.idle != 1 or model.pool.loading:
+            while model.pool.fleet.idle != 1 or model.pool.fleet.loading:
                 await asyncio.sleep(0.001)
 
     engine = synthetic(engine_bytes=4_000_000, slot_bytes=1_000_000, service_ns=5_000_000)
@@ -103,11 +104,11 @@ def test_failing_loads(synthetic: SyntheticFactory, mode: str) -> None:
         outcomes = await asyncio.gather(*(model.infer(INPUT, None, Timing()) for _ in range(3)), return_exceptions=True)
         failed += sum(isinstance(outcome, LoadFailed) for outcome in outcomes)
         if mode == "lazy":  # unload, so that the next cycle loads again
-            for slot in tuple(model.pool._idle):
-                model.pool._idle.remove(slot)
-                model.pool._take_out(slot)
+            for slot in tuple(model.pool.fleet.resting):
+                model.pool.fleet.resting.remove(slot)
+                model.pool.fleet._take_out(slot)
             async with asyncio.timeout(30):
-                while model.pool._threads:
+                while model.pool.fleet.threads:
                     await asyncio.sleep(0.001)
 
     engine = synthetic(engine_bytes=4_000_000, slot_bytes=1_000_000, fail_every_loads=3)

@@ -22,6 +22,7 @@ from bench.load.traces.times import Ints
 from bench.load.traces.transform import Arrivals, Steps, apply
 
 MAX_BAD_SHARE = 0.01
+MAX_SPAN_NS = 100 * 366 * 86_400 * 10**9
 # A number below this is no time since 1970: the origin is then shown as it stands on the trace's own clock.
 _EPOCH_FROM_NS = 10**17
 
@@ -68,8 +69,10 @@ def import_trace(
         raise error if str(path) in str(error) else BenchError(f"{path}, {error}") from None
     _refuse_bad(path, name, tally, max_bad_share)
     if collected.earliest is None:
-        rows = f"; it has {tally.other} rows of other kinds" if tally.other else ""
-        raise BenchError(f"{path} has no arrivals: no row of the format {name} follows{rows}")
+        others = f" and {tally.other:,} rows of other kinds" if tally.other else ""
+        raise BenchError(f"{path} has no arrivals: read as {name} it has {tally.rows:,} rows{others}, none of them an arrival")
+    if collected.latest is not None and collected.latest - collected.earliest > MAX_SPAN_NS:
+        raise BenchError(f"{path} spans more than a century, which looks like a wrong unit or a wrong time: see --unit and --format")
     arrivals = _sorted(collected, tally)
     if columns is not None and (absent := [c for c in columns if c not in collected.columns]):
         raise BenchError(f"{path} has no column {absent[0]!r} to keep; it has {', '.join(collected.columns) or 'none'}")
@@ -89,7 +92,7 @@ def _collect(collected: _Collected, batch: Batch, tally: Tally, steps: Steps, co
         return
     collected.count += len(times)
     before = times[0] if collected.last is None else collected.last
-    collected.backward_steps += int((np.diff(times, prepend=before) < 0).sum())
+    collected.backward_steps += int((times < np.concatenate(([before], times[:-1]))).sum())
     highest = np.maximum.accumulate(times if collected.latest is None else np.maximum(times, collected.latest))
     collected.out_of_order += int((times < highest).sum())
     collected.last, collected.latest = int(times[-1]), int(highest[-1])

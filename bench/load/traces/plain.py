@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from bench.errors import BenchError
@@ -9,10 +10,14 @@ from bench.load.traces.rows import Batch, Options, Tally, Verdict, csv_columns, 
 from bench.load.traces.source import Source
 from bench.load.traces.times import DateClock, NumberClock, is_date_time, is_number, strings
 
+_NAME = re.compile(r"[A-Za-z_][\w .-]*")
+
 
 def matches(head: Sequence[Sequence[str]]) -> bool:
-    """One column in all lines, with a time in the first or the second."""
-    return all(len(row) == 1 for row in head) and any(_is_time(row[0]) for row in head[:2])
+    """One column in all lines, with a time in the first or the second; a header alone has no arrivals, whatever it is."""
+    if any(len(row) != 1 for row in head):
+        return False
+    return any(_is_time(row[0]) for row in head[:2]) or (len(head) == 1 and _NAME.fullmatch(head[0][0]) is not None)
 
 
 def read(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:

@@ -15,7 +15,7 @@ from bench.errors import BenchError
 from bench.load.traces.source import Source
 from bench.load.traces.times import Ints, Mask, strings
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 16_384
 _SHOWN_BAD_ROWS = 5
 _LONGEST_FIELD = 1 << 24
 _MISSING = pa.array(["", "-", "nan", "null", "none", "na", "n/a"])
@@ -85,20 +85,26 @@ def split_line(line: str) -> list[str]:
 
 
 def csv_columns(source: Source, tally: Tally, *, width: int, header: bool, batch_rows: int = BATCH_ROWS) -> Iterator[Columns]:
-    """Read the file in batches. A row that has not `width` cells, or whose quotes do not close, is counted as bad."""
+    """Read the file in batches. A row that has not `width` cells, or whose quotes do not close, is counted as bad; a header
+    that comes again, where files were joined, is passed over."""
     csv.field_size_limit(_LONGEST_FIELD)
     reader = csv.reader(source.lines(), strict=True)
     rows: list[list[str]] = []
     lines: list[int] = []
-    before, skip_header = 0, header
+    before = 0
+    header_row: list[str] | None = None
+    again: set[str] = set()
     while True:
         try:
             for row in reader:
                 start, before = before + 1, reader.line_num
                 if not row or (len(row) == 1 and not row[0].strip()):
                     tally.blank += 1
-                elif skip_header:
-                    skip_header = False
+                elif header and header_row is None:
+                    header_row = row
+                    again = {row[0], "\ufeff" + row[0]}
+                elif row[0] in again and header_row is not None and row[1:] == header_row[1:]:
+                    tally.other += 1
                 elif len(row) != width:
                     tally.refuse(start, f"{len(row)} cells, not {width}", lines=before - start + 1)
                 else:
@@ -204,7 +210,7 @@ def header_of(source: Source) -> list[str]:
     head = source.head()
     if not head:
         raise BenchError(f"{source.path} has no arrivals: it holds blank lines only")
-    return split_line(head[0])
+    return [name or f"column_{i + 1}" for i, name in enumerate(split_line(head[0]))]
 
 
 def column_index(source: Source, header: Sequence[str], name: str, form: str) -> int:

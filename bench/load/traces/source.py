@@ -83,13 +83,14 @@ class Source:
 
 def open_source(path: Path) -> Source:
     """Look at the first bytes. Raises BenchError: no such file, empty, not text."""
-    if path.is_dir():
-        raise BenchError(f"{path} is a folder: name one trace file")
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is not a regular file" if path.exists() else "does not exist"
+        raise BenchError(f"{path} {what}: name one trace file")
     try:
         with path.open("rb") as file:
             magic = file.read(4)
-    except FileNotFoundError:
-        raise BenchError(f"{path} does not exist: name a trace file") from None
+    except OSError as error:
+        raise BenchError(f"{path} cannot be read: {error.strerror}") from None
     compression = "gzip" if magic.startswith(_GZIP) else "zstd" if magic == _ZSTD or magic in _ZSTD_SKIPPABLE else "none"
     with _decompressed(path, compression) as bytes_in:
         start = _read_some(path, bytes_in, 4096)
