@@ -43,6 +43,8 @@ class SmallServer:
     answer: Answer = plain
     models: tuple[str, ...] = ("m",)
     port: int = 0
+    read_delay_s: float = 0.0
+    received: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     most_connections: int = 0
     _open: int = 0
@@ -101,12 +103,15 @@ class SmallServer:
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             length = next((int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:")), 0)
+            if self.read_delay_s and length > 100_000:
+                await asyncio.sleep(self.read_delay_s)  # what was sent meanwhile fills the buffers between the two
             body = await reader.readexactly(length) if length else b""
             exchange = Exchange(-1, body, writer, self)
             path = head.split(" ")[1]
             if path.endswith("/infer"):
                 exchange.number = len(self.times)
                 self.times.append(time.monotonic_ns())
+                self.received.append(len(body))
                 await self.answer(exchange)
                 if writer.is_closing():
                     return

@@ -248,6 +248,19 @@ def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
     assert summary is not None and summary["ok_within_slo"] <= 10 and summary["counts"]["shed"] == 10
 
 
+def test_a_server_that_reads_slowly_gets_whole_requests(tmp_path: Path) -> None:
+    with SmallServer(read_delay_s=0.2) as server:
+        arrivals = ["--arrivals", "constant:rate=20,duration=500ms", "--shape", "100000x4"]
+        locust = Locust(tmp_path, server.url, *arrivals, scenario="burst")
+        locust.wait()
+        run = locust.run()
+        received = server.received
+    # The answer's batch is 1 where 100,000 were asked for, so each is wrong; what counts here is that each was whole.
+    assert {row["status"] for row in rows_of(run)} == {"wrong"}
+    assert len(received) == 10 and len(set(received)) == 1 and received[0] > 4_000_000
+    assert received[0] < run.run["target"]["request_bytes"]
+
+
 def test_a_full_pool_is_said_and_never_passed(tmp_path: Path) -> None:
     async def slow(exchange: Exchange) -> None:
         await asyncio.sleep(0.5)
@@ -295,6 +308,7 @@ def test_stopping_early_leaves_the_rest_as_rows(tmp_path: Path, server: SmallSer
     kinds = ends(rows)
     assert kinds["ok", None] == len(server.times) > 30
     assert kinds["not_sent", "stopped"] == 60_000 - kinds["ok", None]
+    assert re.search(rf"Aggregated +{kinds['ok', None]} +0\(0.00%\)", locust.out)  # no failures in Locust's own table
     assert code == (0 if check_run(run.path).valid else 3)
 
 

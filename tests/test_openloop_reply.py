@@ -105,3 +105,25 @@ def test_no_body() -> None:
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(BadReply):
         Reply().feed(data)
+
+
+def test_nonsense_parts_are_not_known() -> None:
+    reply = Reply()
+    assert reply.feed(
+        b"HTTP/1.1 200 OK\r\nServer-Timing: queue;dur=1e999, pool;dur=1e30, load;dur=x, infer, output;dur=1\r\nContent-Length: 0\r\n\r\n"
+    )
+    assert reply.parts_ns() == (-1, -1, -1, -1, -1, 1_000_000)
+
+
+@given(
+    data=st.binary(max_size=200),
+    head=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]),
+)
+def test_no_bytes_break_the_parser(head: bytes, data: bytes) -> None:
+    reply = Reply()
+    try:
+        reply.feed(head + data)
+        reply.feed(data)
+    except BadReply:
+        return
+    assert len(reply.parts_ns()) == 6

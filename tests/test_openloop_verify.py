@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scenarios.openloop.verify import Output, ReplyCheck
 
@@ -81,3 +83,26 @@ def test_values_against_known_ones() -> None:
     one(plain(), -1, 9)
     reasons = one.compare_samples()
     assert list(reasons) == [8] and "expected" in reasons[8]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["y", "FP32", "name", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["name", "datatype", "shape", "data", "parameters"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+KEYS = st.fixed_dictionaries(
+    {"name": JSON | st.just("y"), "datatype": JSON | st.just("FP32"), "shape": JSON | st.just([1, 2])},
+    optional={"data": JSON | st.just([1, "a"]), "parameters": JSON | st.dictionaries(st.just("binary_data_size"), JSON | st.just(8))},
+)
+
+
+@given(outputs=st.lists(KEYS, max_size=2) | JSON, tail=st.binary(max_size=9), binary_length=st.booleans())
+def test_no_answer_makes_the_check_fail_itself(outputs: Any, tail: bytes, binary_length: bool) -> None:
+    one = check(every=1)
+    head = json.dumps({"outputs": outputs}).encode()
+    reason = one(head + tail, len(head), 1) if binary_length else one(head, -1, 1)
+    assert reason is None or reason
+    assert set(one.compare_samples()) <= {1}

@@ -190,17 +190,23 @@ class Pool:
         for _ in range(min(count, self.limit) - len(self.connections)):
             self._idle.append(self._open())
 
-    def take(self) -> Connection:
-        """An idle connection, the one that rested longest, or a new one. Raises LimitReached or ConnectFailed."""
+    def send(self, number: int, request: bytes) -> Connection:
+        """Send on the idle connection that rested longest (so that all are used in turn), or on a new one.
+
+        One that the server closed under us is passed over: nothing was sent on it. Raises LimitReached or ConnectFailed.
+        """
         idle = self._idle
         while idle:
             connection = idle.popleft()
             if connection.open:
+                try:
+                    connection.send(number, request)
+                except ConnectFailed:
+                    continue
                 return connection
-        return self._open()
-
-    def has_idle(self) -> bool:
-        return any(connection.open for connection in self._idle)
+        connection = self._open()
+        connection.send(number, request)
+        return connection
 
     def refill(self, count: int) -> None:
         """Replace connections that the server let go, a few at a time, so that a spike finds them open."""

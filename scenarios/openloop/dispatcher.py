@@ -34,6 +34,7 @@ _QUIET_TRIES = 5
 _STALE_NS = 5_000_000
 _PAUSE_NS = 10_000_000
 _COLLECT_NS = 10_000_000_000
+_TOO_LATE = "deadline passed before it could be sent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,21 +171,16 @@ class Dispatcher:
     def _send(self, index: int, intended: int, now: int) -> None:
         deadline = intended + self._work.deadline_ns
         if now >= deadline:
-            self._not_sent(index, "deadline passed before it could be sent")
+            self._not_sent(index, _TOO_LATE)
             return
-        while True:
-            try:
-                connection = self._pool.take()
-                connection.send(index, self._work.request)
-            except LimitReached as error:
-                self._not_sent(index, str(error))
-                return
-            except ConnectFailed as error:
-                if self._pool.has_idle():
-                    continue  # that one was closed under us: no harm done, the next may be good
-                self._not_sent(index, f"connect failed: {error}")
-                return
-            break
+        try:
+            connection = self._pool.send(index, self._work.request)
+        except LimitReached as error:
+            self._not_sent(index, str(error))
+            return
+        except ConnectFailed as error:
+            self._not_sent(index, f"connect failed: {error}")
+            return
         self._in_flight += 1
         if self._in_flight > self.most_in_flight:
             self.most_in_flight = self._in_flight
@@ -235,6 +231,8 @@ class Dispatcher:
             self._resent.add(index)
             self._in_flight -= 1
             self._send(index, self._start_ns + self._due[index], now_ns())
+            if not self._in_flight and self._next == self._count:
+                self._finish()
         else:
             self._close_row(connection, ERROR, reason)
 
@@ -280,7 +278,7 @@ class Dispatcher:
                 if deadline > now:
                     break
                 connection.close()
-                self._close_row(connection, TIMEOUT, "no answer within the deadline")
+                self._close_row(connection, TIMEOUT, "no answer within the deadline" if connection.wrote else _TOO_LATE)
             expiry.popleft()
         if self._next < self._count:
             self._pool.refill(self._work.open_beforehand)

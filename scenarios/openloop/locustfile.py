@@ -23,7 +23,7 @@ from bench.clock import now_ns
 from bench.errors import EXIT_FINE, EXIT_INVALID_RUN, EXIT_WRONG_INPUT, BenchError, one_sentence
 from scenarios.openloop.options import Scenario, make_plan
 from scenarios.openloop.run import Plan, Run, run_bench
-from scenarios.openloop.sink import SCHEMA
+from scenarios.openloop.sink import SCHEMA, STOPPED
 from scenarios.openloop.worker import DONE, GO, READY, ROWS, SHARE, STOP, Worker, same_host_mark, share_from
 
 _LEAD_TIME_NS = 300_000_000
@@ -90,7 +90,7 @@ def _attach_worker(environment: Any, runner: Any) -> None:
         runner.register_message(kind, listener, concurrent=True)
 
     def on_end(**_: Any) -> None:
-        worker.stop("stopped")
+        worker.stop(STOPPED)
 
     environment.events.quitting.add_listener(on_end)
     environment.events.test_stopping.add_listener(on_end)
@@ -153,7 +153,7 @@ class Lead:
         if self._greenlet is None or self._greenlet.ready() or self._greenlet is gevent.getcurrent():
             return
         self._stopping = True
-        self._send_all(STOP, {"reason": "stopped"})
+        self._send_all(STOP, {"reason": STOPPED})
         self._news.set()
         self._greenlet.join(timeout=_STOP_S)
 

@@ -17,6 +17,7 @@ _METRIC = re.compile(rb"([a-z]+)[ \t]*;[^,]*?dur=([0-9]+\.?[0-9]*(?:e[+-]?[0-9]+
 _JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length:[ \t]*([0-9]+)")
 _MAX_HEAD = 65_536
 _MAX_CHUNK_LINE = 4096
+_MAX_PART_MS = 1e9  # a longer part than eleven days is nonsense, and must not overflow a column
 
 
 class BadReply(Exception):
@@ -88,7 +89,7 @@ class Reply:
         if not self.timing:
             return UNKNOWN_PARTS
         found = {name: float(value) for name, value in _METRIC.findall(self.timing)}
-        return tuple(round(found[name] * 1e6) if name in found else -1 for name in _PART_KEYS)
+        return tuple(round(found[name] * 1e6) if found.get(name, _MAX_PART_MS) < _MAX_PART_MS else -1 for name in _PART_KEYS)
 
     def _read_head(self, head: bytes) -> None:
         if not head.startswith(b"http/1.") or not head[9:12].isdigit():

@@ -25,7 +25,7 @@ from bench.clock import utc_now, wall_anchor
 from bench.errors import BenchError
 from bench.load.schedule import Schedule, write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder, new_run_id
-from scenarios.openloop.sink import LOST_WORKER, NOT_SENT, SCHEMA, unanswered_batch
+from scenarios.openloop.sink import LOST_WORKER, NOT_SENT, SCHEMA, STOPPED, unanswered_batch
 from scenarios.openloop.summary import summarize
 from scenarios.openloop.target import Target
 from scenarios.openloop.worker import Share
@@ -125,7 +125,7 @@ class Run:
         intended = self.plan.schedule.intended_ns
         for start in range(0, len(missing), 65_536):
             part = missing[start : start + 65_536]
-            status, reason = (LOST_WORKER, _LOST_REASON) if self.start_ns is not None else (NOT_SENT, "stopped")
+            status, reason = (LOST_WORKER, _LOST_REASON) if self.start_ns is not None else (NOT_SENT, STOPPED)
             self.take_rows(unanswered_batch(self._seqs[part], intended[part], status, reason))
         after = server_process_start(self.plan.target.host)
         known = self._server_before is not None and after is not None

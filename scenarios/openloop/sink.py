@@ -20,6 +20,9 @@ from scenarios.openloop.reply import PARTS, UNKNOWN_PARTS
 STATUSES = ("ok", "wrong", "error", "shed", "timeout", "not_sent", "lost_worker")
 OK, WRONG, ERROR, SHED, TIMEOUT, NOT_SENT, LOST_WORKER = range(len(STATUSES))
 
+STOPPED = "stopped"
+"""The reason of an arrival that was not sent because the run was stopped by its user."""
+
 SCHEMA = pa.schema(
     [
         pa.field("seq", pa.int64(), nullable=False),

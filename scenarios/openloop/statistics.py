@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from scenarios.openloop.sink import OK, Rows
+from scenarios.openloop.sink import NOT_SENT, OK, STOPPED, Rows
 
 METHOD = "INFER"
 
@@ -32,6 +32,11 @@ class LocustStatistics:
         self.fire_events = any(not getattr(handler, "__module__", "").startswith("locust.") for handler in handlers)
 
     def observe(self, rows: Rows, texts: list[str]) -> None:
+        """Take rows in. What was not sent because somebody stopped the run is no failure that Locust should show."""
+        if STOPPED in texts:
+            rows = rows[~((rows[:, 4] == NOT_SENT) & (rows[:, 6] == texts.index(STOPPED)))]
+            if not len(rows):
+                return
         if self.fire_events:
             self._fire(rows, texts)
             return

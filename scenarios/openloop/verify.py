@@ -127,7 +127,10 @@ class ReplyCheck:
         return None, 0
 
     def _compare(self, body: bytes, json_length: int) -> str | None:
-        values = self._values(body, json_length)
+        try:
+            values = self._values(body, json_length)
+        except (TypeError, ValueError, OverflowError):
+            return "the answer's values are not of the datatype that it names"
         self.compared += 1
         if self._right is None:
             self._right = values
