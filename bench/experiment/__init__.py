@@ -4,5 +4,4 @@ arms          what is compared, and the server flags of each
 calibration   how many requests a second an arm can do
 plan          blocks, schedules and their order, fixed before the first run
 conduct       run one block of one arm, keep it, go on; resumable
-timelines     the server's own record of a run, on the run's clock
 """

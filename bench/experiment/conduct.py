@@ -21,11 +21,11 @@ from bench.errors import EXIT_FINE, EXIT_INVALID_RUN, BenchError
 from bench.experiment.arms import Arm
 from bench.experiment.calibration import Capacity, measure_capacity
 from bench.experiment.plan import PlannedRun, Spikes, plan_runs
-from bench.experiment.timelines import write_timeline
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder
 from bench.server_process import ServerProcess
+from bench.server_timeline import read_server_timeline
 from bench.subprocesses import Child, child_environment, module_command
 
 RUNS = "runs"
@@ -167,11 +167,14 @@ def _conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> N
         server.wait_ready()
         made = _run_locust(server.url, experiment / _SCHEDULES / f"{run.block:02d}.parquet", workplace, setup)
         server.check_alive()
+    import pyarrow.parquet as pq
+
     record = json.loads((made / "run.json").read_text("utf-8"))
     times = {"started_ns": server.started_ns, "listening_ns": server.listening_ns, "ready_ns": server.ready_ns}
     record |= {"arm": arm.name, "block": run.block, "server": {**times, "flags": arm.flags()}}
     (made / "run.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
-    write_timeline(timeline, made, record["start_monotonic_ns"])
+    _, samples = read_server_timeline(timeline, zero_ns=record["start_monotonic_ns"])
+    pq.write_table(samples, made / "timeline.parquet", compression="zstd")
     made.rename(experiment / RUNS / run.folder)
     shutil.rmtree(workplace)
 
