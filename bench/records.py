@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 PARTIAL_SUFFIX = ".partial"
+_ROW_GROUP_ROWS = 1 << 17
 
 
 def new_run_id(kind: str, subject: str) -> str:
@@ -135,14 +136,28 @@ class RunFolder:
         for stream in self._streams:
             target = stream.path.with_suffix(".parquet")
             with naming(target), pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
-                for batch in _read_stream(stream.path):
-                    writer.write_batch(batch)
+                for rows in _row_groups(_read_stream(stream.path)):
+                    writer.write_table(rows)
             stream.path.unlink()
         final = self.path.parent / self.run_id
         if final.exists():
             raise BenchError(f"{final} exists already and is not overwritten; the run is kept as {self.path}")
         self.path.rename(final)
         return final
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The batches joined until they are worth a row group: a stream is flushed each second, a reader wants large groups."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= _ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,11 @@ ATTRIBUTED = {
 }  # fmt: skip
 ATTRIBUTED |= {"process-disk": ATTRIBUTED["process"], "floor-disk": ATTRIBUTED["floor"]}
 AFTER = {
+    "server": ["ready_before_right", "second_inference", "steady"],
+    "process": ["second_inference", "steady"],
+    "warm": ["check"],
+    "floor": [],
+}
     "process": ["second_inference", "steady"],
     "server": ["ready_before_right", "second_inference", "steady"],
     "warm": ["check"],
