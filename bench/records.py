@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError
+from bench.errors import BenchError, one_sentence
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,18 +132,23 @@ class SavedRun:
     partial: bool
     run: dict[str, Any]
 
-    def table(self, name: str) -> pa.Table | None:
-        """The table `name`, from Parquet or from the stream of a partial run; None where the run has none."""
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table | None:
+        """The table `name`, from Parquet or from the stream of a partial run; None where the run has none.
+
+        `columns`: only these, so that a table of many rows need not be held whole.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         parquet, stream = self.path / f"{name}.parquet", self.path / f"{name}.arrows"
         try:
             if parquet.exists() and not stream.exists():
-                return pq.read_table(parquet)
+                return pq.read_table(parquet, columns=None if columns is None else list(columns))
             if stream.exists():
-                batches = list(_read_stream(stream))
+                batches = [batch if columns is None else batch.select(list(columns)) for batch in _read_stream(stream)]
                 return pa.Table.from_batches(batches) if batches else None
+        except KeyError as error:
+            raise BenchError(f"{stream} has not the columns that are read here: {one_sentence(error)}") from None
         except (pa.ArrowInvalid, OSError) as error:
             raise BenchError(f"{parquet if parquet.exists() else stream} cannot be read: {error}") from None
         return None
