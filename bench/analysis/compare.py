@@ -12,6 +12,7 @@ a spike's requests and a heavy tail, its bootstrap interval holds the truth in 7
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,7 +26,7 @@ from bench.analysis.statistics import Interval, nearest_rank, samples_needed
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
 PERCENT = 99.0
 POWER = 0.8
@@ -94,7 +95,7 @@ def pair_spikes(first: pd.DataFrame, second: pd.DataFrame) -> SpikePairs:
     while per_unit <= len(keys):
         # Equal groups of neighbours; a last one that is too small joins the one before.
         edges = [*range(0, len(keys) - per_unit + 1, per_unit), len(keys)]
-        groups = [keys[start:end] for start, end in zip(edges[:-1], edges[1:], strict=True)]
+        groups = [keys[start:end] for start, end in itertools.pairwise(edges)]
         if all(min(sum(len(arm[key][0]) for key in group) for arm in (one, two)) >= needed for group in groups):
             break
         per_unit += 1
@@ -234,8 +235,8 @@ def _units_needed(shift: float, deviation: float) -> int | None:
     return low
 
 
-def _serial_correlation(values: ArrayLike) -> float | None:
+def _serial_correlation(values: NDArray[np.float64]) -> float | None:
     """Lag-1 autocorrelation; None with under 10 values, or where they do not differ."""
-    centred = np.asarray(values) - np.mean(values)
+    centred = values - values.mean()
     total = float((centred**2).sum())
     return float((centred[1:] * centred[:-1]).sum()) / total if len(centred) >= 10 and total > 0 else None

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from bench.analysis.load_run import STATUSES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SENT_BUT_FAILED = ("wrong", "error", "timeout")
 
@@ -20,7 +24,7 @@ SENT_BUT_FAILED = ("wrong", "error", "timeout")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
     """`counts` has every status, so the counts add up to `arrivals`. Rates are per second of scheduled duration; None
-    where a duration or an SLO is not given. attainment: the share of arrivals answered correctly within the SLO."""
+    where a duration or an SLO is not given. completed: answered, rightly or wrongly; a refusal or an error is no answer. attainment: the share of arrivals answered correctly within the SLO."""
 
     phase: str | None
     arrivals: int
@@ -62,22 +66,18 @@ def goodput(requests: pd.DataFrame, *, duration_ns: int, slo_ns: int | None = No
     good = None if slo_ns is None else ok & (requests["response_ns"].to_numpy() <= slo_ns)
     results = [_one(None, status, good, slo_ns, duration_ns)]
     codes, names = requests["phase"].cat.codes.to_numpy(), list(requests["phase"].cat.categories)
-    for code in [code for code in dict.fromkeys(codes.tolist()) if code >= 0]:
+    for code in (code for code in pd.unique(codes).tolist() if code >= 0):
         chosen = codes == code
         results.append(_one(names[code], status[chosen], None if good is None else good[chosen], slo_ns, None))
     return tuple(results)
 
 
 def _one(
-    phase: str | None,
-    status: np.ndarray[tuple[int], np.dtype[np.int8]],
-    good: np.ndarray[tuple[int], np.dtype[np.bool_]] | None,
-    slo_ns: int | None,
-    duration_ns: int | None,
+    phase: str | None, status: NDArray[np.integer[Any]], good: NDArray[np.bool_] | None, slo_ns: int | None, duration_ns: int | None
 ) -> Goodput:
     counts = dict(zip(STATUSES, np.bincount(status, minlength=len(STATUSES)).tolist(), strict=True))
     arrivals = len(status)
-    answered = sum(counts[name] for name in ("ok", "wrong", "error", "shed"))
+    answered = sum(counts[name] for name in ("ok", "wrong"))
     within = None if good is None else int(good.sum())
     seconds = duration_ns / 1e9 if duration_ns else None
     return Goodput(

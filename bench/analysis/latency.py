@@ -64,7 +64,7 @@ def latency(requests: pd.DataFrame) -> tuple[Latency, ...]:
     ok = requests["ok"].to_numpy()
     response, round_trip = requests["response_ns"].to_numpy(), requests["round_trip_ns"].to_numpy()
     everything = _one(None, ok, response, round_trip)
-    present = [code for code in dict.fromkeys(codes.tolist()) if code >= 0] if len(codes) else []
+    present = [code for code in pd.unique(codes).tolist() if code >= 0]
     by_phase = [_one(names[code], ok[chosen], response[chosen], round_trip[chosen]) for code in present for chosen in [codes == code]]
     return (everything, *by_phase)
 
