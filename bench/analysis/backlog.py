@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,12 @@ def backlog_over_time(requests: pd.DataFrame, run: int, at_ns: NDArray[np.int64]
     intended, response = requests["intended_ns"].to_numpy()[chosen], requests["response_ns"].to_numpy()[chosen]
     ended = ~np.isnan(response)
     due, done = np.sort(intended[ended]), np.sort(intended[ended] + response[ended])
-    return np.asarray(np.searchsorted(due, at_ns, side="right") - np.searchsorted(done, at_ns, side="right"))
+    return outstanding(due, done, at_ns)
+
+
+def outstanding(begin: NDArray[Any], end: NDArray[Any], at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many have begun and not ended at each time; `begin` and `end` are sorted, each for itself."""
+    return np.asarray(np.searchsorted(begin, at_ns, side="right") - np.searchsorted(end, at_ns, side="right"))
 
 
 def backlog(arm: Arm) -> tuple[Backlog, ...]:

@@ -24,7 +24,8 @@ SENT_BUT_FAILED = ("wrong", "error", "timeout")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
     """`counts` has every status, so the counts add up to `arrivals`. Rates are per second of scheduled duration; None
-    where a duration or an SLO is not given. completed: answered, rightly or wrongly; a refusal or an error is no answer. attainment: the share of arrivals answered correctly within the SLO."""
+    where a duration or an SLO is not given. completed: answered, rightly or wrongly; a refusal or an error is no answer.
+    attainment: the share of arrivals answered correctly within the SLO."""
 
     phase: str | None
     arrivals: int

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from bench.analysis.backlog import outstanding
 from bench.analysis.load_run import Arm
 from bench.analysis.statistics import nearest_rank, percentile
 
@@ -124,7 +125,7 @@ def recovery(
                     slo=None if slo_ns is None else arrivals.back_within(slo_ns, window.end_ns, horizon_ns, window_ns, windows),
                     excess_ns=float(np.maximum(response[answered] - bound, 0).sum()),
                     failed=int((~answered).sum()),
-                    peak_backlog=int(arrivals.backlog(arrivals.intended[first:last]).max(initial=0)),
+                    peak_backlog=int(outstanding(arrivals.ended_intended, arrivals.done, arrivals.intended[first:last]).max(initial=0)),
                 )
             )
     return Recovery(base_p99_ns=base, bound_ns=bound, window_ns=window_ns, eps=eps, windows=windows, spikes=tuple(spikes))
@@ -157,14 +158,14 @@ def survival_median(returns: Sequence[Return]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arrivals:
-    """The arrivals of one run in the order of intended time. response: inf where there was no correct answer; done:
-    sorted, of all that ended, whichever way."""
+    """The arrivals of one run in the order of intended time. response: inf where there was no correct answer.
+    ended_intended and taken: of all that ended, whichever way; done: when those ended, sorted."""
 
     intended: NDArray[np.int64]
     response: NDArray[np.float64]
     ended_intended: NDArray[np.int64]
     done: NDArray[np.float64]
-    time_out: NDArray[np.float64]
+    taken: NDArray[np.float64]
 
     @classmethod
     def of(cls, requests: pd.DataFrame, run: int) -> _Arrivals:
@@ -177,27 +178,23 @@ class _Arrivals:
             response=np.where(requests["ok"].to_numpy()[rows], taken, np.inf),
             ended_intended=intended[ended],
             done=np.sort(intended[ended] + taken[ended]),
-            time_out=taken[ended],
+            taken=taken[ended],
         )
-
-    def backlog(self, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many were due and not yet done at each time. Those that never ended (not sent, lost) wait nowhere."""
-        return np.asarray(np.searchsorted(self.ended_intended, at_ns, side="right") - np.searchsorted(self.done, at_ns, side="right"))
 
     def back_within(self, bound_ns: float, from_ns: int, horizon_ns: int, window_ns: int, windows: int) -> Return:
         count = max(0, (horizon_ns - from_ns) // window_ns)
-        late = self.time_out > bound_ns
+        late = self.taken > bound_ns
         overdue = np.sort(self.ended_intended[late] + bound_ns)
-        over = np.sort(self.ended_intended[late] + self.time_out[late])
+        over = np.sort(self.ended_intended[late] + self.taken[late])
         edges = from_ns + window_ns * np.arange(count + 1, dtype=np.int64)
+        queue = outstanding(overdue, over, edges)
         places = np.searchsorted(self.intended, edges)
         chain = 0
         for index in range(count):
             response = self.response[places[index] : places[index + 1]]
             rank = nearest_rank(len(response), 99.0) - 1
             slowest = np.partition(response, rank)[rank] if len(response) else 0.0
-            waiting = np.searchsorted(overdue, edges[index], side="right") - np.searchsorted(over, edges[index], side="right")
-            chain = chain + 1 if slowest <= bound_ns and waiting == 0 else 0
+            chain = chain + 1 if slowest <= bound_ns and queue[index] == 0 else 0
             if chain == windows:
                 return Return(after_ns=int(edges[index + 1 - windows]) - from_ns, watched_ns=horizon_ns - from_ns)
         return Return(after_ns=None, watched_ns=horizon_ns - from_ns)

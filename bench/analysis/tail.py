@@ -89,8 +89,8 @@ def tail_split(requests: pd.DataFrame, percent: float = BAND_PERCENT) -> TailSpl
     parts["compute"] = np.sum(compute, axis=0) if len(compute) == 3 else None
     impossible = 0
     if len(known_parts) == len(PARTS):
-        parts["network"] = round_trip_ns - np.sum([server[part][whole] for part in PARTS], axis=0)
-        impossible = int((parts["network"] < -_RESOLUTION_NS).sum())
+        network = round_trip_ns - np.sum([server[part][whole] for part in PARTS], axis=0)
+        parts["network"], impossible = network, int(np.count_nonzero(network < -_RESOLUTION_NS))
     parts["rest"] = response_ns - np.sum([values for values in parts.values() if values is not None], axis=0)
     mean_response = float(response_ns.mean())
     return TailSplit(
@@ -113,10 +113,8 @@ def cluster_of(requests: pd.DataFrame) -> NDArray[np.int64]:
         rows = np.flatnonzero(run == index)
         times, inside = intended[rows], spike[rows] >= 0
         if inside.any():
-            spikes, first = np.unique(spike[rows][inside], return_index=True)
-            starts = np.sort(times[inside][first])
-            clusters[rows] = np.searchsorted(starts, times, side="right")
-            assert len(spikes) == len(starts)
+            first = np.unique(spike[rows][inside], return_index=True)[1]  # rows are in the order of intended time
+            clusters[rows] = np.searchsorted(np.sort(times[inside][first]), times, side="right")
         else:
             clusters[rows] = times * _SLICES // (int(times.max()) + 1)
         clusters[rows] += int(index) << 32
