@@ -74,10 +74,10 @@ class Truth:
     requests: int
 
 
-def truth(model: Model, factor: float) -> Truth:
-    """From 40,000 spikes, 8 million requests an arm, with a seed of its own."""
+def truth(model: Model, factor: float, spikes: int = 40_000) -> Truth:
+    """From 8 million requests an arm (`spikes` of 200), with a seed of its own."""
     rng = np.random.default_rng(20260131)
-    first, second = model(rng, 1, 40_000, factor)
+    first, second = model(rng, 1, spikes, factor)
     typical = [float(np.exp(np.log(p99(arm)).mean())) for arm in (first, second)]
     pooled = [float(np.partition(arm.ravel(), rank)[rank]) for arm in (first, second) for rank in [math.ceil(0.99 * arm.size) - 1]]
     return Truth(

@@ -19,7 +19,12 @@ SCHEDULE: dict[str, list[Any]] = {
     "spike": [None, 0, 0, None],
     "phase": ["base", "spike", "spike", "rest"],
 }
-ABOUT = {"schema_version": 1, "duration_ns": 1000, "spikes": [{"index": 0, "start_ns": 150, "end_ns": 350, "peak_rate": 2.0}], "provenance": {}}
+ABOUT = {
+    "schema_version": 1,
+    "duration_ns": 1000,
+    "spikes": [{"index": 0, "start_ns": 150, "end_ns": 350, "peak_rate": 2.0}],
+    "provenance": {},
+}
 PARTS = {"queue_ns": 1, "pool_ns": 2, "load_ns": 0, "input_ns": 3, "infer_ns": 4, "output_ns": 5}
 # In the order in which they ended, as they are written.
 ROWS: list[dict[str, Any]] = [

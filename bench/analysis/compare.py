@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 from bench.analysis.statistics import Interval, nearest_rank, samples_needed
 from bench.errors import BenchError
@@ -128,10 +128,10 @@ def compare_pairs(pairs: SpikePairs) -> P99Comparison:
     ratio_interval = difference_interval = p_value = smallest = more = None
     if n >= FEWEST_UNITS:
         error = float(ratios.std(ddof=1)) / math.sqrt(n)
-        reach = float(stats.t.ppf(0.975, n - 1)) * error
+        reach = float(stdtrit(n - 1, 0.975)) * error
         ratio_interval = Interval(low=math.exp(shift - reach), high=math.exp(shift + reach))
         difference_interval = _difference_interval(first, second)
-        p_value = float(2 * stats.t.sf(abs(shift) / error, n - 1)) if error > 0 else float(shift == 0)
+        p_value = float(2 * stdtr(n - 1, -abs(shift) / error)) if error > 0 else float(shift == 0)
         smallest = math.exp(_detectable(n) * error * math.sqrt(n))
         seen = not ratio_interval.low <= 1 <= ratio_interval.high
         wanted = n if seen else _units_needed(shift, error * math.sqrt(n))
@@ -172,7 +172,9 @@ def _by_spike(frame: pd.DataFrame) -> dict[tuple[int, int], tuple[NDArray[np.flo
     ok, response = frame["ok"].to_numpy()[inside], frame["response_ns"].to_numpy()[inside].astype(np.float64)
     order = np.lexsort((spike, run))
     run, spike, ok, response = run[order], spike[order], ok[order], response[order]
-    starts = np.flatnonzero(np.r_[len(run) > 0, (np.diff(run) != 0) | (np.diff(spike) != 0)][: len(run)])
+    if not len(run):
+        return {}
+    starts = np.flatnonzero(np.r_[True, (np.diff(run) != 0) | (np.diff(spike) != 0)])
     ends = np.r_[starts[1:], len(run)]
     return {(int(run[s]), int(spike[s])): (response[s:e][ok[s:e]], int(e - s)) for s, e in zip(starts, ends, strict=True)}
 
@@ -201,24 +203,23 @@ def _difference_interval(first: NDArray[np.float64], second: NDArray[np.float64]
     # A bivariate t given its first coordinate: t with one degree more, wider the further out the first one lies.
     spread = np.sqrt((n - 1 + quantiles**2) / n)
     log_middle = g + slope * error * quantiles[:, None] + left * spread[:, None] * crossing[None, :]
-    differences = np.sort((2 * np.exp(log_middle) * np.sinh((r + error * quantiles) / 2)[:, None]).ravel())
+    differences = (2 * np.exp(log_middle) * np.sinh((r + error * quantiles) / 2)[:, None]).ravel()
     tail = round(0.025 * len(differences))
-    return Interval(
-        low=float(differences[tail - 1 : tail + 1].mean()), high=float(differences[-tail - 1 : len(differences) - tail + 1].mean())
-    )
+    ends = np.partition(differences, [tail - 1, tail, -tail - 1, -tail])
+    return Interval(low=float(ends[tail - 1] + ends[tail]) / 2, high=float(ends[-tail - 1] + ends[-tail]) / 2)
 
 
 @lru_cache
 def _grid(freedom: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return (
-        np.asarray(stats.t.ppf((np.arange(_GRID) + 0.5) / _GRID, freedom)),
-        np.asarray(stats.t.ppf((np.arange(_CROSS) + 0.5) / _CROSS, freedom + 1)),
+        np.asarray(stdtrit(freedom, (np.arange(_GRID) + 0.5) / _GRID)),
+        np.asarray(stdtrit(freedom + 1, (np.arange(_CROSS) + 0.5) / _CROSS)),
     )
 
 
 def _detectable(units: int) -> float:
     """The smallest true shift that 80 % of experiments see, in standard deviations of one pair."""
-    return float(stats.t.ppf(0.975, units - 1) + stats.t.ppf(POWER, units - 1)) / math.sqrt(units)
+    return float(stdtrit(units - 1, 0.975) + stdtrit(units - 1, POWER)) / math.sqrt(units)
 
 
 def _units_needed(shift: float, deviation: float) -> int | None:
