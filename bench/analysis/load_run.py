@@ -79,15 +79,17 @@ def read_arm(runs: Sequence[SavedRun]) -> Arm:
 
 
 def _read_run(saved: SavedRun, index: int) -> Arm:
-    seq_table, schedule = saved.table("requests", ["seq"]), saved.table("schedule")
+    seq_table, scheduled = saved.table("requests", ["seq"]), saved.table("schedule", ["seq"])
     if seq_table is None or seq_table.num_rows == 0:
         raise BenchError(f"{saved.path} has no recorded requests; only a run that sent load can be analysed")
-    if schedule is None:
+    if scheduled is None:
         raise BenchError(f"{saved.path} has no schedule, so what it was to deliver is not known")
     seq = seq_table.column("seq").to_numpy()
     order = None if (seq[1:] > seq[:-1]).all() else np.argsort(seq, kind="stable")
     seq = seq if order is None else seq[order]
-    rows = _rows_of(schedule.column("seq").to_numpy(), seq, saved)
+    arrivals = scheduled.num_rows
+    rows = _rows_of(scheduled.column("seq").to_numpy(), seq, saved)
+    del seq_table, scheduled
 
     def column(name: str) -> NDArray[Any]:
         values = _one_column(saved, name)
@@ -104,16 +106,19 @@ def _read_run(saved: SavedRun, index: int) -> Arm:
     status = status if order is None else status[order]
     columns["status"] = pd.Categorical.from_codes(status, categories=list(STATUSES))  # type: ignore[call-overload, unused-ignore]
     columns["ok"] = status == 0
-    columns["spike"] = schedule.column("spike").fill_null(NO_SPIKE).to_numpy()[rows].astype(np.int32)
+    schedule = saved.table("schedule")
+    assert schedule is not None
+    columns["spike"] = schedule.column("spike").fill_null(NO_SPIKE).to_numpy()[rows].astype(np.int32, copy=False)
     columns["phase"] = _phases(schedule, rows)
+    spikes, duration_ns = _windows(schedule, index)
+    del schedule
     for part in PARTS:
         columns[f"{part}_ns"] = column(f"{part}_ns")
-    spikes, duration_ns = _windows(schedule, index)
     return Arm(
         requests=pd.DataFrame(columns, copy=False),
         spikes=spikes,
         durations_ns=(duration_ns,),
-        unrecorded=schedule.num_rows - len(seq),
+        unrecorded=arrivals - len(seq),
         partial=saved.partial,
     )
 
@@ -123,6 +128,7 @@ def _one_column(saved: SavedRun, name: str) -> NDArray[Any]:
     table = saved.table("requests", [name])
     assert table is not None
     values = table.column(name)
+    del table
     if name == "intended_ns":
         exact: NDArray[np.int64] = values.to_numpy()
         return exact
@@ -142,10 +148,10 @@ def _status_codes(saved: SavedRun) -> NDArray[np.int8]:
     return found
 
 
-def _rows_of(scheduled: NDArray[np.int64], seq: NDArray[np.int64], saved: SavedRun) -> NDArray[np.int64]:
-    """The row of the schedule of each recorded arrival."""
+def _rows_of(scheduled: NDArray[np.int64], seq: NDArray[np.int64], saved: SavedRun) -> NDArray[np.int64] | slice:
+    """The row of the schedule of each recorded arrival: usually all of them, one after the other."""
     if len(scheduled) == len(seq) and (scheduled == seq).all():
-        return np.arange(len(seq))
+        return slice(None)
     rows = np.searchsorted(scheduled, seq)
     known = rows < len(scheduled)
     if not known.all() or (scheduled[rows] != seq).any():
@@ -155,11 +161,11 @@ def _rows_of(scheduled: NDArray[np.int64], seq: NDArray[np.int64], saved: SavedR
     return rows
 
 
-def _phases(schedule: pa.Table, rows: NDArray[np.int64]) -> pd.Categorical:
+def _phases(schedule: pa.Table, rows: NDArray[np.int64] | slice) -> pd.Categorical:
     import pyarrow as pa
 
     if "phase" not in schedule.column_names:
-        return pd.Categorical.from_codes(np.zeros(len(rows), np.int8), categories=[UNKNOWN_PHASE])  # type: ignore[call-overload, no-any-return, unused-ignore]
+        return pd.Categorical.from_codes(np.zeros(schedule.num_rows, np.int8)[rows], categories=[UNKNOWN_PHASE])  # type: ignore[call-overload, no-any-return, unused-ignore]
     column = schedule.column("phase")
     encoded = (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).combine_chunks()
     names = encoded.dictionary.to_pylist()
