@@ -78,6 +78,15 @@ def test_what_was_not_answered_is_told() -> None:
     assert found.unanswered_second == pytest.approx(0.25)
 
 
+def test_a_spike_without_any_answer_is_left_out_but_told() -> None:
+    table = spikes([1000, 2000, 3000])
+    gone = table.assign(ok=table["ok"] & (table["spike"] != 1))
+    found = pair_spikes(table, gone)
+    assert found.first_ns.tolist() == [1000, 3000]
+    assert (found.left_out, found.spikes_per_unit) == (1, 1)
+    assert found.unanswered_second == pytest.approx(1 / 3)
+
+
 def test_ratio_interval_is_the_paired_t_of_the_logarithms() -> None:
     first, second = [10.0, 12, 9, 20, 14, 11], [15.0, 16, 15, 33, 20, 19]
     found = compare_pairs(pairs(first, second))

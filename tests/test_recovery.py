@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from request_rows import arm, requests
 from scipy import stats
 
-from bench.analysis.recovery import Return, base_p99, recovery, sensitivity, survival_median
+from bench.analysis.recovery import Recovery, Return, SpikeRecovery, base_p99, compare_recovery, recovery, sensitivity, survival_median
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -129,3 +129,54 @@ def test_the_definition_is_told_with_the_result() -> None:
     found = recovery(burst(0)[1])
     assert found is not None
     assert (found.window_ns, found.eps, found.windows) == (SECOND, 0.2, 3)
+
+
+runs = st.lists(st.tuples(st.integers(0, 199), st.one_of(st.none(), st.integers(1, 60)), st.booleans()), min_size=1, max_size=60)
+
+
+@settings(max_examples=200, deadline=None)
+@given(runs, st.integers(1, 30), st.integers(1, 4), st.integers(20, 60))
+def test_against_the_definition_read_literally(rows: list[tuple[int, int | None, bool]], window: int, windows: int, bound: int) -> None:
+    """A spike from 20 to 50 of 200; bound is 1.2 times the base given. Each time is looked at for itself."""
+    rows = sorted(rows, key=lambda row: row[0])
+    status = ["ok" if ok and taken is not None else "error" for _, taken, ok in rows]
+    table = requests(intended=[row[0] for row in rows], response=[row[1] for row in rows], status=status)
+    base = bound / 1.2
+    found = recovery(arm(table, duration_ns=200, spikes=[(20, 50)]), base_p99_ns=base, window_ns=window, windows=windows)
+    assert found is not None
+
+    def fine(start: int) -> bool:
+        inside = [(row, kind) for row, kind in zip(rows, status, strict=True) if start <= row[0] < start + window]
+        times = sorted(row[1] if kind == "ok" and row[1] is not None else float("inf") for row, kind in inside)
+        p99 = times[-1] if times else 0  # under 100 arrivals
+        waiting = [
+            row for row in rows if row[1] is not None and row[0] + found.bound_ns <= start < row[0] + row[1] and row[1] > found.bound_ns
+        ]
+        return p99 <= found.bound_ns and not waiting
+
+    starts = [start for start in range(50, 200, window) if start + window <= 200]
+    verdicts = [fine(start) for start in starts]
+    first = next((starts[i] for i in range(len(starts) - windows + 1) if all(verdicts[i : i + windows])), None)
+    assert found.spikes[0].recovery == Return(after_ns=None if first is None else first - 50, watched_ns=150)
+
+
+def recovered(*returns: Return) -> Recovery:
+    spikes = [
+        SpikeRecovery(run=0, spike=i, recovery=entry, slo=None, excess_ns=0, failed=0, peak_backlog=0) for i, entry in enumerate(returns)
+    ]
+    return Recovery(base_p99_ns=1, bound_ns=1.2, window_ns=1, eps=0.2, windows=3, spikes=tuple(spikes))
+
+
+def test_which_arm_takes_longer_counts_the_censored() -> None:
+    quick, slow = Return(after_ns=2, watched_ns=10), Return(after_ns=7, watched_ns=10)
+    never, cut_off = Return(after_ns=None, watched_ns=10), Return(after_ns=None, watched_ns=5)
+    first = recovered(slow, never, never, cut_off, quick, never, quick)
+    second = recovered(quick, quick, slow, slow, quick, never, cut_off)
+    found = compare_recovery(first, second)
+    assert (found.first_longer, found.second_longer, found.equal, found.undecided) == (3, 1, 1, 2)
+    assert found.p_value == pytest.approx(2 * (1 + 4) / 16)
+
+
+def test_nothing_to_tell_apart() -> None:
+    same = recovered(Return(after_ns=2, watched_ns=10))
+    assert compare_recovery(same, same).p_value is None

@@ -38,7 +38,8 @@ _GRID, _CROSS = 1000, 21
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikePairs:
     """The P99 of every spike that both arms had: float64 [n], ns. `spikes_per_unit` is above 1 where single spikes had
-    too few answers for a P99, so that neighbours were put together. `left_out` counts spikes that have no pair."""
+    too few answers for a P99, so that neighbours were put together. `left_out` counts spikes that have no pair, or
+    in which one arm answered nothing."""
 
     first_ns: NDArray[np.float64]
     second_ns: NDArray[np.float64]
@@ -86,10 +87,12 @@ def pair_spikes(first: pd.DataFrame, second: pd.DataFrame) -> SpikePairs:
     """Pair the spikes of two arms by (run, spike): columns run, spike (negative outside), ok, response_ns as made by
     `bench.analysis.load_run`. Raises BenchError where no spike is in both, or together they have too few answers."""
     one, two = _by_spike(first), _by_spike(second)
-    keys = sorted(one.keys() & two.keys())
-    left_out = len(one.keys() | two.keys()) - len(keys)
-    if not keys:
+    shared = sorted(one.keys() & two.keys())
+    if not shared:
         raise BenchError("the two arms have no spike in common: compare runs of one experiment, or of the same schedule")
+    # A spike in which an arm answered nothing (its server was gone) has no P99 at all; it shows in `unanswered`.
+    keys = [key for key in shared if len(one[key][0]) and len(two[key][0])]
+    left_out = len(one.keys() | two.keys()) - len(keys)
     needed = samples_needed(PERCENT)
     per_unit = 1
     while per_unit <= len(keys):
@@ -102,7 +105,7 @@ def pair_spikes(first: pd.DataFrame, second: pd.DataFrame) -> SpikePairs:
     else:
         raise BenchError(f"the spikes have under {needed} answers together, too few for a P99: use longer spikes or a higher rate")
     first_ns, second_ns = (np.array([_p99(np.concatenate([arm[key][0] for key in group])) for group in groups]) for arm in (one, two))
-    unanswered = [1 - sum(len(arm[key][0]) for key in keys) / max(1, sum(arm[key][1] for key in keys)) for arm in (one, two)]
+    unanswered = [1 - sum(len(arm[key][0]) for key in shared) / sum(arm[key][1] for key in shared) for arm in (one, two)]
     return SpikePairs(
         first_ns=first_ns,
         second_ns=second_ns,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from bench.analysis.backlog import outstanding
 from bench.analysis.load_run import Arm
@@ -141,6 +142,47 @@ def sensitivity(
     """The recovery for each window with each eps: how much of the number is the definition. Empty without a base."""
     found = [recovery(arm, base_p99_ns=base_p99_ns, window_ns=window, eps=tolerance) for window in windows_ns for tolerance in eps]
     return tuple(result for result in found if result is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryComparison:
+    """In how many spikes which arm took longer to recover. A censored one took longer than all that came back while it
+    was watched; undecided: it was not watched for long enough, or both were censored. p_value: exact sign test of the
+    decided ones that differ, None where there are none."""
+
+    first_longer: int
+    second_longer: int
+    equal: int
+    undecided: int
+    p_value: float | None
+
+
+def compare_recovery(first: Recovery, second: Recovery) -> RecoveryComparison:
+    """Compare two arms spike by spike, paired by (run, spike); every pair is counted once."""
+    others = {(spike.run, spike.spike): spike.recovery for spike in second.spikes}
+    counts = {"first": 0, "second": 0, "equal": 0, "undecided": 0}
+    for spike in first.spikes:
+        other = others.get((spike.run, spike.spike))
+        if other is not None:
+            counts[_longer(spike.recovery, other)] += 1
+    differing = counts["first"] + counts["second"]
+    return RecoveryComparison(
+        first_longer=counts["first"],
+        second_longer=counts["second"],
+        equal=counts["equal"],
+        undecided=counts["undecided"],
+        p_value=float(stats.binomtest(counts["first"], differing).pvalue) if differing else None,
+    )
+
+
+def _longer(one: Return, two: Return) -> str:
+    if one.after_ns is not None and two.after_ns is not None:
+        return "equal" if one.after_ns == two.after_ns else "first" if one.after_ns > two.after_ns else "second"
+    if one.after_ns is None and two.after_ns is not None and one.watched_ns > two.after_ns:
+        return "first"
+    if two.after_ns is None and one.after_ns is not None and two.watched_ns > one.after_ns:
+        return "second"
+    return "undecided"
 
 
 def survival_median(returns: Sequence[Return]) -> float | None:
