@@ -100,3 +100,13 @@ def test_a_run_without_a_schedule_is_refused(tmp_path: Path) -> None:
     (path / "schedule.parquet").unlink()
     with pytest.raises(BenchError, match="no schedule"):
         read(path)
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_a_table_without_a_column_that_is_needed(tmp_path: Path, finish: bool) -> None:
+    path = write_run(tmp_path, "run", ROWS, SCHEDULE, finish=finish)
+    with pytest.raises(BenchError, match="has no column colour"):
+        open_run(path).table("requests", ["seq", "colour"])
+    table = open_run(path).table("requests", ["status", "seq"])
+    assert table is not None
+    assert table.column_names == ["status", "seq"]

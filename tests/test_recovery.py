@@ -77,6 +77,18 @@ def test_failed_arrivals_are_not_back() -> None:
     assert found.spikes[0].failed == 100
 
 
+def test_one_slow_answer_among_fifty_is_the_base_itself_two_are_not() -> None:
+    table, _ = burst(0)
+    spikes = [(10 * SECOND, 12 * SECOND)]
+    table.loc[table["intended_ns"] == 13 * SECOND, "response_ns"] = 50 * MS
+    one = recovery(arm(table, duration_ns=30 * SECOND, spikes=spikes))
+    table.loc[table["intended_ns"] == 13 * SECOND + 10 * STEP, "response_ns"] = 50 * MS
+    two = recovery(arm(table, duration_ns=30 * SECOND, spikes=spikes))
+    assert one is not None
+    assert two is not None
+    assert (one.spikes[0].recovery.after_ns, two.spikes[0].recovery.after_ns) == (0, 2 * SECOND)
+
+
 def test_the_next_spike_ends_the_watch() -> None:
     table, _ = burst(30 * SECOND)
     one = arm(table, duration_ns=30 * SECOND, spikes=[(10 * SECOND, 12 * SECOND), (17 * SECOND, 18 * SECOND)])
@@ -147,12 +159,11 @@ def test_against_the_definition_read_literally(rows: list[tuple[int, int | None,
 
     def fine(start: int) -> bool:
         inside = [(row, kind) for row, kind in zip(rows, status, strict=True) if start <= row[0] < start + window]
-        times = sorted(row[1] if kind == "ok" and row[1] is not None else float("inf") for row, kind in inside)
-        p99 = times[-1] if times else 0  # under 100 arrivals
+        slow = sum(kind != "ok" or row[1] is None or row[1] > found.bound_ns for row, kind in inside)
         waiting = [
             row for row in rows if row[1] is not None and row[0] + found.bound_ns <= start < row[0] + row[1] and row[1] > found.bound_ns
         ]
-        return p99 <= found.bound_ns and not waiting
+        return slow <= (len(inside) >= 20) and not waiting
 
     starts = [start for start in range(50, 200, window) if start + window <= 200]
     verdicts = [fine(start) for start in starts]

@@ -9,6 +9,7 @@ longer than what was seen, and is never dropped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from scipy import stats
 
 from bench.analysis.backlog import outstanding
 from bench.analysis.load_run import Arm
-from bench.analysis.statistics import nearest_rank, percentile
+from bench.analysis.statistics import percentile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +29,7 @@ BASE_PHASES = ("steady", "base")
 WINDOW_NS = 1_000_000_000
 EPS = 0.2
 WINDOWS = 3
+_FEWEST_FOR_ONE_SLOW = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +102,9 @@ def recovery(
 ) -> Recovery | None:
     """The recovery from every spike of the arm. None where the base's P99 is not known: neither given nor in the data.
 
-    In a window with fewer than 100 arrivals its slowest one is judged, which never calls it recovered too early; one
-    with more than 1 % failed arrivals is not back, whatever the others took; one without arrivals says nothing against it.
+    The P99 of a window is within the bound when at most 1 % of its arrivals, rounded up, were slower or had no correct
+    answer. Rounded up, because in a window of 50 arrivals the base itself has one above its P99 two times in five; a
+    window of fewer than 20 may have none, and one without arrivals says nothing against it.
     """
     base = base_p99(arm.requests) if base_p99_ns is None else base_p99_ns
     if base is None:
@@ -155,6 +158,10 @@ class RecoveryComparison:
     equal: int
     undecided: int
     p_value: float | None
+
+
+def _slow_allowed(arrivals: int) -> int:
+    return math.ceil(arrivals / 100) if arrivals >= _FEWEST_FOR_ONE_SLOW else 0
 
 
 def compare_recovery(first: Recovery, second: Recovery) -> RecoveryComparison:
@@ -234,9 +241,8 @@ class _Arrivals:
         chain = 0
         for index in range(count):
             response = self.response[places[index] : places[index + 1]]
-            rank = nearest_rank(len(response), 99.0) - 1
-            slowest = np.partition(response, rank)[rank] if len(response) else 0.0
-            chain = chain + 1 if slowest <= bound_ns and queue[index] == 0 else 0
+            slow = int(np.count_nonzero(response > bound_ns))
+            chain = chain + 1 if slow <= _slow_allowed(len(response)) and queue[index] == 0 else 0
             if chain == windows:
                 return Return(after_ns=int(edges[index + 1 - windows]) - from_ns, watched_ns=horizon_ns - from_ns)
         return Return(after_ns=None, watched_ns=horizon_ns - from_ns)
