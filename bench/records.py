@@ -145,9 +145,9 @@ class SavedRun:
         table = None
         try:
             if parquet.exists() and not stream.exists():
-                table = pq.read_table(parquet, columns=None if columns is None else list(columns))
+                table = pq.read_table(parquet, columns=None if columns is None else _present(columns, pq.read_schema(parquet)))
             elif stream.exists():
-                batches = [batch if columns is None else batch.select(_present(columns, batch)) for batch in _read_stream(stream)]
+                batches = [batch if columns is None else batch.select(_present(columns, batch.schema)) for batch in _read_stream(stream)]
                 table = pa.Table.from_batches(batches) if batches else None
         except (pa.ArrowInvalid, OSError) as error:
             raise BenchError(f"{parquet if parquet.exists() else stream} cannot be read: {error}") from None
@@ -183,8 +183,8 @@ def open_run(path: Path) -> SavedRun:
     return SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
 
 
-def _present(columns: Sequence[str], batch: pa.RecordBatch) -> list[str]:
-    return [name for name in columns if name in batch.schema.names]
+def _present(columns: Sequence[str], schema: pa.Schema) -> list[str]:
+    return [name for name in columns if name in schema.names]
 
 
 def _read_stream(path: Path) -> Iterator[pa.RecordBatch]:
