@@ -6,11 +6,13 @@ the run ends they become `NAME.parquet`. Every reader here takes a `.partial` fo
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 PARTIAL_SUFFIX = ".partial"
+_ROW_GROUP_ROWS = 1 << 17
 
 
 def new_run_id(kind: str, subject: str) -> str:
@@ -29,6 +32,17 @@ def new_run_id(kind: str, subject: str) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in subject)
     return f"{stamp}-{kind}-{plain}-{secrets.token_hex(2)}"
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError of writing to an open file say which file it was: that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
 
 
 class TableStream:
@@ -49,15 +63,17 @@ class TableStream:
         self.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=self._schema))
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-        self._file.flush()
+        with naming(self.path):
+            self._writer.write_batch(batch)
+            self._file.flush()
 
     def close(self) -> None:
         if not self._file.closed:
-            try:
-                self._writer.close()
-            finally:
-                self._file.close()
+            with naming(self.path):
+                try:
+                    self._writer.close()
+                finally:
+                    self._file.close()
 
 
 class RunFolder:
@@ -98,13 +114,19 @@ class RunFolder:
         """Write or replace a JSON file as a whole: a reader sees the old or the new one."""
         target = self.path / name
         temporary = target.with_suffix(".new")
-        temporary.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
-        temporary.replace(target)
+        text = json.dumps(value, indent=2) + "\n"
+        try:
+            with naming(target):
+                temporary.write_text(text, "utf-8")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the streams and leave the folder as `.partial`."""
-        for stream in self._streams:
-            stream.close()
+        with contextlib.ExitStack() as stack:  # a stream that cannot be closed leaves no other one open
+            for stream in self._streams:
+                stack.callback(stream.close)
 
     def finish(self) -> Path:
         """Turn the streams into Parquet and give the folder its name. Returns the final path."""
@@ -113,15 +135,29 @@ class RunFolder:
         self.close()
         for stream in self._streams:
             target = stream.path.with_suffix(".parquet")
-            with pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
-                for batch in _read_stream(stream.path):
-                    writer.write_batch(batch)
+            with naming(target), pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
+                for rows in _row_groups(_read_stream(stream.path)):
+                    writer.write_table(rows)
             stream.path.unlink()
         final = self.path.parent / self.run_id
         if final.exists():
             raise BenchError(f"{final} exists already and is not overwritten; the run is kept as {self.path}")
         self.path.rename(final)
         return final
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The batches joined until they are worth a row group: a stream is flushed each second, a reader wants large groups."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= _ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +195,14 @@ class SavedRun:
         return table
 
     def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the run, None where there is none. Raises BenchError."""
         path = self.path / name
         if not path.exists():
             return None
-        value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        try:
+            value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise BenchError(f"{path} cannot be read: {error}") from None
         return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -40,16 +41,24 @@ class Child:
     """A child process in a session of its own (Ctrl-C goes to us, and we stop it), with its lines and the time of each.
 
     Use it as a context manager: the child is ended on every way out. `started_ns` was read just before it was started.
+    A child of our own ends when its standard input does, so also when we are killed; `dies_with_us` asks the kernel to
+    see to that for one that is not ours (Linux; prctl(2), PR_SET_PDEATHSIG).
     """
 
-    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: list[str], environment: Mapping[str, str], *, dies_with_us: bool = False) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed in stop)
         self._buffer = b""
         self._buffer_ns = 0
         self.started_ns = now_ns()
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=dict(environment), start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=_die_with_parent if dies_with_us and sys.platform == "linux" else None,
             )
         except OSError as error:
             self._errors.close()
@@ -85,6 +94,25 @@ class Child:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode(), self._buffer_ns
 
+    def read_to_end(self, timeout_s: float) -> list[str]:
+        """All further lines, until the child closes its output. Raises BenchError where that takes longer."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        deadline_ns = now_ns() + int(timeout_s * 1e9)
+        while True:
+            left_s = (deadline_ns - now_ns()) / 1e9
+            if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
+                raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped; a longer time: --timeout")
+            arrived = os.read(descriptor, 1 << 16)
+            if not arrived:
+                rest, self._buffer = self._buffer, b""
+                return rest.decode(errors="replace").splitlines()
+            self._buffer += arrived
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
     def complaint(self) -> str:
         """Why the child ended, in its own last words."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,7 +121,7 @@ class Child:
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
-        words = lines[-1].removeprefix("probe: ") if lines else ""
+        words = lines[-1].removeprefix("probe: ").removeprefix("reference_server: ").removeprefix("locust: ") if lines else ""
         # Its exit code 2 is a sentence made for the user; anything else is a crash, and says so.
         return words if code == 2 and words else f"the child process {how}" + (f": {words}" if words else "")
 
@@ -107,12 +135,12 @@ class Child:
         except subprocess.TimeoutExpired:
             raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped") from None
 
-    def stop(self) -> None:
-        """Ask it to end, and make it end."""
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask it to end (SIGTERM), and after `timeout_s` make it end."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -127,6 +155,15 @@ class Child:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -42,12 +42,21 @@ class Shift:
         return self.interval is not None and not self.interval.low <= 0 <= self.interval.high
 
 
-def percentile(values: ArrayLike, percent: float) -> float | None:
-    """The exact nearest-rank percentile; None with fewer samples than it needs.
+def samples_needed(percent: float) -> int:
+    """At least 1/(1 - q) samples must lie around a percentile above the median (p95: 20, p99: 100, p99.9: 1000).
 
-    At least 1/(1 - q) samples must lie around a percentile above the median (p95: 20, p99: 100, p99.9: 1000), so that
-    it is not merely the largest value of a few.
+    With fewer it is merely the largest value of a few. The maximum (100) is what it is.
     """
+    return math.ceil(round(100 / (100 - percent), 6)) if 50 < percent < 100 else 1
+
+
+def nearest_rank(count: int, percent: float) -> int:
+    """The rank, from 1, of the percentile among `count` values: the smallest with at least that share at or below it."""
+    return max(1, math.ceil(round(count * percent / 100, 9)))
+
+
+def percentile(values: ArrayLike, percent: float) -> float | None:
+    """The exact nearest-rank percentile; None with fewer samples than it needs."""
     return percentiles(values, (percent,))[0]
 
 
@@ -57,16 +66,6 @@ def percentiles(values: ArrayLike, percents: Sequence[float]) -> tuple[float | N
     return tuple(
         float(ordered[nearest_rank(len(ordered), percent) - 1]) if len(ordered) >= samples_needed(percent) else None for percent in percents
     )
-
-
-def samples_needed(percent: float) -> int:
-    """How many samples a percentile needs before it is told at all."""
-    return math.ceil(round(100 / (100 - percent), 6)) if 50 < percent < 100 else 1
-
-
-def nearest_rank(count: int, percent: float) -> int:
-    """The rank, from 1, of the percentile among `count` values: the smallest with at least that share at or below it."""
-    return max(1, math.ceil(round(count * percent / 100, 9)))
 
 
 def median(values: ArrayLike) -> float:

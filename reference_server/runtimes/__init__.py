@@ -73,6 +73,10 @@ class Runtime(Protocol):
         """Make a loaded engine of verified bytes (`deserialise`). Raises EngineRefused or BenchError."""
         ...
 
+    def device_bytes(self) -> int | None:
+        """Device memory that this process holds, None where there is no device or it does not tell. Any thread may ask."""
+        ...
+
 
 def open_runtime(name: str) -> Runtime:
     """The runtime called `name`, its library not imported yet. Raises BenchError for an unknown name."""
@@ -83,8 +87,13 @@ def open_runtime(name: str) -> Runtime:
 
 
 def usable_cores() -> int:
-    """The processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores this process may use: its affinity, less what a cgroup v2 CPU quota allows (Linux cgroup-v2.rst, `cpu.max`)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
+        return min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup v2, or "max": no quota
+        return cores
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:

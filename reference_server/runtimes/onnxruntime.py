@@ -137,6 +137,9 @@ class OrtRuntime:
             onnxruntime.set_default_logger_severity(3)  # makes ONNX Runtime's process-wide environment
             self.version = onnxruntime.__version__
 
+    def device_bytes(self) -> int | None:
+        return None
+
     def load(self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases) -> OrtEngine:
         import onnxruntime
 
