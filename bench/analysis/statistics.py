@@ -47,18 +47,11 @@ def samples_needed(percent: float) -> int:
 
     With fewer it is merely the largest value of a few. The maximum (100) is what it is.
     """
-<<<<<<< HEAD
     return math.ceil(round(100 / (100 - percent), 6)) if 50 < percent < 100 else 1
 
 
 def percentile(values: ArrayLike, percent: float) -> float | None:
     """The exact nearest-rank percentile; None with fewer samples than it needs."""
-    ordered = np.sort(np.asarray(values))
-    if len(ordered) < samples_needed(percent):
-        return None
-    rank = max(1, math.ceil(round(len(ordered) * percent / 100, 9)))
-    return float(ordered[rank - 1])
-=======
     return percentiles(values, (percent,))[0]
 
 
@@ -70,15 +63,9 @@ def percentiles(values: ArrayLike, percents: Sequence[float]) -> tuple[float | N
     )
 
 
-def samples_needed(percent: float) -> int:
-    """How many samples a percentile needs before it is told at all."""
-    return math.ceil(round(100 / (100 - percent), 6)) if 50 < percent < 100 else 1
-
-
 def nearest_rank(count: int, percent: float) -> int:
     """The rank, from 1, of the percentile among `count` values: the smallest with at least that share at or below it."""
     return max(1, math.ceil(round(count * percent / 100, 9)))
->>>>>>> analysis
 
 
 def median(values: ArrayLike) -> float:
