@@ -43,11 +43,13 @@ class SpikeWindow:
 class Arm:
     """The runs of one arm. `requests` has one row a recorded arrival:
 
-    run (int16, the number that pairs it with the run of another arm), seq (int64), intended_ns (int64), lag_ns, round_trip_ns and response_ns (float64,
-    NaN where it was not sent or not done), status (categorical of STATUSES), ok (bool), spike (int32, negative outside),
-    phase (categorical), queue_ns, pool_ns, load_ns, input_ns, infer_ns, output_ns (float64, NaN where the server did
-    not tell). runs: their numbers; durations_ns: how long each offered load. unrecorded: scheduled arrivals without a row, from a run
-    that was cut off; they are unknown, not failed. partial: a run did not end by itself.
+    run (int16, the number that pairs it with the run of another arm), seq (int64), intended_ns (int64), lag_ns,
+    round_trip_ns and response_ns (float64, NaN where it was not sent or not done), status (categorical of STATUSES), ok
+    (bool), spike (int32, negative outside), phase (categorical), queue_ns, pool_ns, load_ns, input_ns, infer_ns,
+    output_ns (float64, NaN where the server did not tell).
+
+    runs: their numbers; durations_ns: how long each offered load. unrecorded: scheduled arrivals without a row, from a
+    run that was cut off; they are unknown, not failed. partial: a run did not end by itself.
     """
 
     requests: pd.DataFrame
