@@ -36,11 +36,6 @@ AFTER = {
     "warm": ["check"],
     "floor": [],
 }
-    "process": ["second_inference", "steady"],
-    "server": ["ready_before_right", "second_inference", "steady"],
-    "warm": ["check"],
-    "floor": [],
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
