@@ -117,3 +117,11 @@ def test_the_programs_of_the_server_answer_from_an_unrelated_folder(programs: Pa
     if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists()):
         pytest.skip(f"{module} is not in this checkout")
     assert "usage" in run(programs / "python", "-m", module, "--help", cwd=tmp_path).lower()
+
+
+def test_locust_runs_a_scenario_that_only_the_wheel_brought(programs: Path, tmp_path: Path) -> None:
+    listed = run(programs / "bench", "scenario", cwd=tmp_path)
+    assert [line.split()[0] for line in listed.splitlines()] == ["burst", "steady", "trace"]
+    locustfile = Path(run(programs / "bench", "scenario", "burst", cwd=tmp_path).strip())
+    assert locustfile.resolve().is_relative_to(programs.parent.resolve())
+    assert "Burst" in run(programs / "python", "-m", "locust", "-f", locustfile, "--list", cwd=tmp_path)
