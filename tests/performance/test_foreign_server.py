@@ -139,7 +139,7 @@ def status_of(url: str, model: str, body: bytes, headers: dict[str, str]) -> int
 
 def wrk(url: str, body: Path, *head_length: str) -> tuple[float, float]:
     """Requests per second, and the median round trip in ms."""
-    command = ["wrk", "-t1", "-c16", f"-d{SECONDS}s", "-s", str(HERE / "post.lua"), url, "--", str(body), *head_length]
+    command = ["wrk", "-t1", "-c16", f"-d{SECONDS}s", "--timeout=30s", "-s", str(HERE / "post.lua"), url, "--", str(body), *head_length]
     counted = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
     assert counted["failed"] == 0 and counted["requests"] > 0, counted
     return counted["requests"] / counted["duration_us"] * 1e6, counted["p50_us"] / 1e3
