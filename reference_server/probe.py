@@ -6,7 +6,7 @@ Levels:
     slot      one more slot on a loaded engine, up to a correct answer
     warm      one run on a slot that was made and used before (checked too, but after the clock has stopped)
     floor     no cold start: the engine's bytes read from the file, then copied in memory (what no loader can beat)
-    baseline  one slot in closed loop: rate, p50 and p99 (the engine's manifest keeps them)
+    baseline  every probe case checked, then one slot in closed loop: errors, rate, p50 and p99 (the engine's manifest keeps them)
 
 With `--resident` the process gets ready (engine loaded, one slot used), then runs one trial for each level name that it
 reads from standard input, and ends when that ends. Every trial prints an `answer` line at the moment its answer is known
@@ -24,9 +24,9 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from bench.clock import now_ns  # noqa: E402
-from bench.engine.manifest import check_answer  # noqa: E402
+from bench.engine.manifest import check_answer, relative_error  # noqa: E402
 from bench.errors import EXIT_WRONG_INPUT, BenchError, one_sentence  # noqa: E402
-from reference_server.loader import ProbeCase, load_engine, read_probe, run_probe  # noqa: E402
+from reference_server.loader import ProbeCase, count_probe_cases, load_engine, read_probe, run_probe  # noqa: E402
 from reference_server.phases import Phases, resident_bytes  # noqa: E402
 from reference_server.runtimes import Engine, Slot, parse_settings, usable_cores  # noqa: E402
 
@@ -161,13 +161,21 @@ class Resident:
                     offset += count
 
     def _baseline(self) -> None:
+        errors = dict.fromkeys((t.name for t in self._engine.manifest.outputs), 0.0)
+        for number in range(count_probe_cases(self._engine_dir)):
+            case = read_probe(self._engine_dir, self._engine.manifest, number)
+            answer = run_probe(self._slot, self._engine.manifest, case)
+            for name in errors:
+                errors[name] = max(errors[name], relative_error(case.expected[name], answer.outputs[name]))
+        for _ in range(3):  # back to the first case's shapes
+            self._slot.run(self._case.inputs)
         durations: list[int] = []
         began = now_ns()
         while len(durations) < BASELINE_RUNS and now_ns() - began < BASELINE_LIMIT_NS:
             started = now_ns()
             self._slot.run(self._case.inputs)
             durations.append(now_ns() - started)
-        send({"event": "baseline", "elapsed_ns": now_ns() - began, "durations_ns": durations})
+        send({"event": "baseline", "elapsed_ns": now_ns() - began, "durations_ns": durations, "errors": errors})
 
 
 def serve_trials(engine_dir: Path, settings: dict[str, str], trust: Path | None) -> None:
