@@ -28,7 +28,7 @@ from bench.engine.manifest import check_answer, relative_error  # noqa: E402
 from bench.errors import EXIT_WRONG_INPUT, BenchError, one_sentence  # noqa: E402
 from reference_server.loader import ProbeCase, count_probe_cases, load_engine, read_probe, run_probe  # noqa: E402
 from reference_server.phases import Phases, resident_bytes  # noqa: E402
-from reference_server.runtimes import Engine, Slot, parse_settings, usable_cores  # noqa: E402
+from reference_server.runtimes import DeviceSpoiled, Engine, Slot, parse_settings, usable_cores  # noqa: E402
 
 LEVELS = ("process", "engine", "slot", "warm", "floor", "baseline")
 STEADY_RUNS = 10
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             process_trial(given.engine, settings, given.trust)
         else:
             Resident(given.engine, settings, given.trust).trial(given.level)
-    except (BenchError, MemoryError, OSError) as error:
+    except (BenchError, DeviceSpoiled, MemoryError, OSError) as error:
         print(f"probe: {one_sentence(error)}", file=sys.stderr)
         return EXIT_WRONG_INPUT
     return 0

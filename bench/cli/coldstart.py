@@ -32,7 +32,7 @@ _BUILD_KEYS = ("optimize", "precision")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vary:
-    """One `--vary KEY=A,B`: `optimize` and `precision` are build options, an upper-case key an environment variable, any other a setting."""
+    """One `--vary KEY=A,B`: a build option (optimize, precision), an environment variable (upper case), or a runtime setting."""
 
     key: str
     values: tuple[str, ...]

@@ -26,7 +26,7 @@ from bench.engine.manifest import (
     describe_file,
     write_manifest,
 )
-from bench.engine.request import Built, BuildRequest, Progress, Work
+from bench.engine.request import BuildRequest, Built, Progress, Work
 from bench.engine.shapes import InputSource, make_values, parse_input, resolve_profiles
 from bench.engine.source import SourceModel, read_source
 from bench.errors import BenchError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import BuildDetails, cpu_device, relative_error
 from bench.engine.precision import count_nodes
-from bench.engine.request import Built, BuildRequest, Progress, TensorrtOptions, Work
+from bench.engine.request import BuildRequest, Built, Progress, TensorrtOptions, Work
 from bench.engine.source import SourceModel
 from bench.errors import BenchError
 

@@ -125,7 +125,8 @@ def _to_fp16(model: onnx.ModelProto) -> onnx.ModelProto:
 
     converted = OnnxModel(convert_float_to_float16(model, keep_io_types=True, op_block_list=[*_default_blocked(), *_KEPT_IN_FP32]))
     converted.topological_sort()
-    return converted.model
+    sorted_model: onnx.ModelProto = converted.model
+    return sorted_model
 
 
 def _default_blocked() -> Sequence[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.engine import layers, onnxruntime_builder, precision
 from bench.engine.manifest import BuildDetails
-from bench.engine.request import Built, BuildRequest, Progress, Work
+from bench.engine.request import BuildRequest, Built, Progress, Work
 from bench.engine.tensorrt_plan import MODULES, PlanRequest
 from bench.errors import BenchError
 from bench.subprocesses import Child, child_environment, module_command
@@ -109,8 +109,9 @@ def _check_conversion(errors: Mapping[str, float], tolerance: float, request: Bu
     worst = max(errors, key=lambda name: errors[name])
     if not errors[worst] <= tolerance:
         raise BenchError(
-            f"{request.model}: in {request.tensorrt.precision}, output {worst!r} is off by {errors[worst]:.3g} relative (at most {tolerance:g} is "
-            "allowed); calibrate with real data (--calibration), give realistic --input, choose another --precision, or say --tolerance"
+            f"{request.model}: in {request.tensorrt.precision}, output {worst!r} is off by {errors[worst]:.3g} relative "
+            f"(at most {tolerance:g} is allowed); calibrate with real data (--calibration), give realistic --input, "
+            "choose another --precision, or say --tolerance"
         )
 
 

@@ -129,7 +129,7 @@ class OrtRuntime:
 
     version = ""
 
-    def start(self, phases: Phases) -> None:
+    def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
         with phases.phase("library"):
             import onnxruntime
 
@@ -137,7 +137,19 @@ class OrtRuntime:
             onnxruntime.set_default_logger_severity(3)  # makes ONNX Runtime's process-wide environment
             self.version = onnxruntime.__version__
 
-    def load(self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases) -> OrtEngine:
+    def device_bytes(self) -> int | None:
+        return None
+
+    def load(
+        self,
+        manifest: Manifest,
+        engine_dir: Path,
+        engine_bytes: bytes,
+        options: Mapping[str, str],
+        phases: Phases,
+        *,
+        trusted: bool = False,
+    ) -> OrtEngine:
         import onnxruntime
 
         check_runtime_version(manifest, onnxruntime.__version__)
