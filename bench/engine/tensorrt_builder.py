@@ -22,7 +22,7 @@ ENGINE_FILE = "model.plan"
 LAYERS_FILE = "layers.json"  # the inspector's own words, for `bench inspect`; nothing loads it, so the manifest does not vouch for it
 # Relative to each output's largest magnitude, for the converted graph and for the engine. fp32 engines multiply in TF32, which keeps
 # 10 bits of the mantissa, as fp16 does; int8 keeps 8.
-TOLERANCES = {"fp32": 5e-3, "fp16": 1e-2, "int8": 0.15}
+TOLERANCES = {"fp32": 5e-3, "fp16": 1e-2, "int8": 0.2}
 SILENCE_S = 3600.0  # no build step that tells nothing takes longer
 
 
