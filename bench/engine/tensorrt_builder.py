@@ -72,7 +72,7 @@ def build(request: BuildRequest, work: Work, progress: Progress) -> Built:
         (work.directory / LAYERS_FILE).write_text(built["layers"], "utf-8")
     counts = layers.count_precisions(layers.parse_layers(built["layers"])) if built["layers"] is not None else {}
     gpu = built["gpu"] or {}
-    versions = {given.module: library["version"], "library": built["library_version"], "cuda": gpu.get("cuda")}
+    versions = {given.module: library["version"], "TensorRT library": built["library_version"], "cuda": gpu.get("cuda")}
     return Built(
         files=(plan,),
         precision=given.precision,

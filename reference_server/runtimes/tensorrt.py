@@ -14,6 +14,7 @@ import atexit
 import gc
 import math
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class TensorrtSlot:
         self._profile = 0
         self._stream = 0
         self._events: list[int] = []
+        self.busy = False
         self._context = engine.create_execution_context()
         if self._context is None:
             raise BenchError(f"TensorRT makes no execution context of engine {manifest.name}: {library.log.last_error()}")
@@ -95,8 +97,12 @@ class TensorrtSlot:
         self._make_buffers(sizes)
 
     def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> Answer:
-        with _use(self._cuda, self._manifest):
-            return self._run(inputs, outputs)
+        self.busy = True
+        try:
+            with _use(self._cuda, self._manifest):
+                return self._run(inputs, outputs)
+        finally:
+            self.busy = False
 
     def _run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None) -> Answer:
         """The parts of the time: device time from event to event; what the host adds before the last copy counts as input."""
@@ -220,16 +226,17 @@ class TensorrtEngine:
         self._per_request = options.buffers == "per-request"
 
     def make_slot(self, phases: Phases) -> TensorrtSlot:
-        runtime = self._runtime
-        with _use(runtime.cuda, self.manifest):
-            with phases.phase("slot", runtime.device_bytes):
-                slot = TensorrtSlot(runtime.cuda, self._library, self._engine, self.manifest, per_request=self._per_request)
+        owner = self._runtime
+        with _use(owner.cuda, self.manifest):
+            with phases.phase("slot", owner.device_bytes):
+                slot = TensorrtSlot(owner.cuda, self._library, self._engine, self.manifest, per_request=self._per_request)
             try:
-                with phases.phase("buffers", runtime.device_bytes):
+                with phases.phase("buffers", owner.device_bytes):
                     slot.allocate()
             except BaseException:
                 slot.close()
                 raise
+        owner.opened.add(slot)
         return slot
 
     def close(self) -> None:
@@ -246,6 +253,7 @@ class TensorrtRuntime:
         self._cuda: Cuda | None = None
         self._gpu: Gpu | None = None
         self._libraries: dict[str, Library] = {}
+        self.opened: weakref.WeakSet[TensorrtSlot | TensorrtEngine] = weakref.WeakSet()
 
     @property
     def cuda(self) -> Cuda:
@@ -297,7 +305,9 @@ class TensorrtRuntime:
         if engine is None:
             path = engine_dir / manifest.engine_file.name
             raise EngineRefused(f"{path} does not load in {library.name} {library.version}: {library.log.last_error()}")
-        return TensorrtEngine(self, library, engine, manifest, settings)
+        loaded = TensorrtEngine(self, library, engine, manifest, settings)
+        self.opened.add(loaded)
+        return loaded
 
     def device_bytes(self) -> int | None:
         """Device memory in use, by whoever: CUDA does not tell apart who uses it. None before the device is started."""
@@ -312,7 +322,15 @@ class TensorrtRuntime:
         return total - free
 
     def _stop(self) -> None:
-        """At the end of the process: TensorRT's objects go before the context that they were made in."""
+        """At the end of the process: TensorRT's objects go before the context that they were made in.
+
+        While a thread still runs a slot nothing is touched: the end of the process frees all.
+        """
+        left = sorted(self.opened, key=lambda one: isinstance(one, TensorrtEngine))  # slots first
+        if any(isinstance(one, TensorrtSlot) and one.busy for one in left):
+            return
+        for one in left:
+            one.close()
         cuda, self._cuda = self._cuda, None
         self._libraries.clear()
         gc.collect()

@@ -219,7 +219,6 @@ def refusals(engine: Path, settings: Mapping[str, str]) -> Facts:
         "empty": _broken_copy(engine, lambda plan: b""),
         "other version": _broken_copy(engine, lambda plan: plan, runtime_version="8.5.3"),
         "other device": _broken_copy(engine, lambda plan: plan, device="cuda:8.0"),
-        "other version inside": _broken_copy(engine, lambda plan: plan[:8] + bytes(64) + plan[72:]),
     }
     said = {}
     for name, directory in subjects.items():

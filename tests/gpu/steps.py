@@ -138,7 +138,7 @@ def runtime() -> None:
     large = WORK / "resnet50-fp16"
     if (large / "manifest.json").exists():
         answer = run(sys.executable, str(CASES), "memory", str(large))
-        record("runtime", case="memory", engine=large.name, **json.loads(answer.stdout.splitlines()[-1]))
+        record("runtime", case="memory", subject=large.name, **json.loads(answer.stdout.splitlines()[-1]))
     assert not failed, failed
 
 
