@@ -5,7 +5,7 @@ Levels:
     engine    one more load of the engine in this process, up to a correct answer
     slot      one more slot on a loaded engine, up to a correct answer
     warm      one run on a slot that was made and used before (checked too, but after the clock has stopped)
-    floor     no cold start: the engine's bytes read from the file, then copied in memory (what no loader can beat)
+    floor     no cold start: the engine's bytes read from the file, copied in memory, and to the GPU (what no loader can beat)
     baseline  every probe case checked, then one slot in closed loop: errors, rate, p50 and p99 (the engine's manifest keeps them)
 
 With `--resident` the process gets ready (engine loaded, one slot used), then runs one trial for each level name that it
@@ -28,7 +28,7 @@ from bench.engine.manifest import check_answer, relative_error  # noqa: E402
 from bench.errors import EXIT_WRONG_INPUT, BenchError, one_sentence  # noqa: E402
 from reference_server.loader import ProbeCase, count_probe_cases, load_engine, read_probe, run_probe  # noqa: E402
 from reference_server.phases import Phases, resident_bytes  # noqa: E402
-from reference_server.runtimes import DeviceSpoiled, Engine, Slot, parse_settings, usable_cores  # noqa: E402
+from reference_server.runtimes import DeviceSpoiled, Engine, Slot, open_runtime, parse_settings, usable_cores  # noqa: E402
 
 LEVELS = ("process", "engine", "slot", "warm", "floor", "baseline")
 STEADY_RUNS = 10
@@ -148,6 +148,7 @@ class Resident:
                 self._read_into(memoryview(data))
             with phases.phase("copy_memory"):
                 memoryview(copy)[:] = data
+            open_runtime(self._engine.manifest.runtime).measure_floors(len(data), phases)
             answered = answer_known()
         else:
             raise BenchError(f"a resident process cannot show level {level!r}")

@@ -138,6 +138,27 @@ def test_nothing_is_known_of_the_device_before_it_is_started() -> None:
     assert TensorrtRuntime().device_bytes() is None
 
 
+def test_floors_of_a_load(runtime: TensorrtRuntime, device: Device, build: EngineFactory) -> None:
+    load(build()).close()
+    phases = Phases()
+    runtime.measure_floors(1 << 20, phases)
+    assert [p.name for p in phases.recorded] == ["copy_to_device_pageable", "copy_to_device_pinned"]
+    assert device.leaks() == {}
+
+
+def test_what_was_left_open_is_closed_at_the_end_of_the_process(runtime: TensorrtRuntime, device: Device, build: EngineFactory) -> None:
+    engine = load(build())
+    slots = [engine.make_slot(Phases()) for _ in range(2)]
+    slots[1].busy = True  # type: ignore[attr-defined]
+    before = device.used()
+    runtime._stop()
+    assert device.used() == before  # a thread is still in it: nothing may be taken from under it
+    slots[1].busy = False  # type: ignore[attr-defined]
+    runtime._stop()
+    assert device.leaks() == {}
+    assert runtime.device_bytes() is None
+
+
 def test_one_engine_many_contexts_and_copies(runtime: TensorrtRuntime, device: Device, build: EngineFactory) -> None:
     directory = build()
     buffers = 2 * 8 * FEATURES * 4

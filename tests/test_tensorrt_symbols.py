@@ -16,7 +16,7 @@ from tensorrt_bindings import PUBLISHED, fetch_or_skip, missing_in, missing_symb
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILDER = ROOT / "bench/engine/tensorrt_plan.py"
-RUNTIME = (ROOT / "reference_server/runtimes/tensorrt.py", ROOT / "reference_server/runtimes/tensorrt_library.py")
+RUNTIME = sorted((ROOT / "reference_server/runtimes").glob("tensorrt*.py"))
 
 # What our variables hold, by their names.
 BUILDER_TYPES = {

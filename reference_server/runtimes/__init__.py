@@ -92,6 +92,10 @@ class Runtime(Protocol):
         """Device memory in use, None where there is no device or it does not tell. Any thread may ask."""
         ...
 
+    def measure_floors(self, size: int, phases: Phases) -> None:
+        """Phases that no load of `size` bytes can beat: `copy_to_device_pageable`, `copy_to_device_pinned`; none without a device."""
+        ...
+
 
 def open_runtime(name: str) -> Runtime:
     """The runtime called `name`, its library not imported yet. Raises BenchError for an unknown name."""

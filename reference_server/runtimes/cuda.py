@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.errors import BenchError
+from reference_server.runtimes import DeviceSpoiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,6 +119,18 @@ def open_cuda(wanted: str = "") -> tuple[Cuda, Gpu]:
             except ImportError as error:
                 missing.append(f"{kind.name}: {error}")
     raise BenchError(f"no CUDA bindings can be imported ({'; '.join(missing)}); install the extra `gpu` or `gpu-nocompile`")
+
+
+@contextlib.contextmanager
+def use(cuda: Cuda, what: str) -> Iterator[None]:
+    """Make the context current; where a CUDA error has spoiled it for good, say so by DeviceSpoiled, with `what` was going on."""
+    try:
+        with cuda.current():
+            yield
+    except CudaError as error:
+        if cuda.healthy():
+            raise
+        raise DeviceSpoiled(f"{what}: {error}") from None
 
 
 class Pycuda:

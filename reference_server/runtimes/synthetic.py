@@ -120,6 +120,9 @@ class SyntheticRuntime:
     def device_bytes(self) -> int | None:
         return None
 
+    def measure_floors(self, size: int, phases: Phases) -> None:
+        """There is no device to copy to."""
+
     def load(
         self,
         manifest: Manifest,
