@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.engine.manifest import Manifest
 from bench.errors import BenchError, EngineRefused
@@ -26,9 +26,6 @@ from reference_server.runtimes import parse_options
 from reference_server.runtimes.cuda import Cuda, CudaError, Gpu, open_cuda, use
 from reference_server.runtimes.tensorrt_library import Library, check_gpu, check_version
 from reference_server.runtimes.tensorrt_slot import TensorrtSlot
-
-if TYPE_CHECKING:
-    pass
 
 MODULES = ("tensorrt", "tensorrt_lean", "tensorrt_rtx")
 
