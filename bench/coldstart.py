@@ -19,13 +19,16 @@ from bench import pagecache
 from bench.engine.manifest import Manifest, read_manifest
 from bench.errors import BenchError
 from bench.records import RunFolder, TableStream
+from bench.server_process import ServerProcess
+from bench.server_trial import run_server_trial
 from bench.subprocesses import Child, child_environment, module_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PROCESS_LEVELS = ("process", "process-disk")
-LEVELS = (*PROCESS_LEVELS, "engine", "slot", "warm")
+SERVER_LEVEL = "server"
+LEVELS = (SERVER_LEVEL, *PROCESS_LEVELS, "engine", "slot", "warm")
 FLOOR = "floor"
 FLOOR_DISK = "floor-disk"
 _WARM_FRACTION = 0.99  # of an engine's pages, for the page cache to count as warm
@@ -113,12 +116,22 @@ def _start(plan: Plan, variant: Variant, *arguments: str) -> Child:
     return Child(command, child_environment(variant.environment))
 
 
+def _start_server(plan: Plan, variant: Variant) -> ServerProcess:
+    flags = ["--mode=warm-pool", "--pool-size=1", *(f"--set={key}={value}" for key, value in variant.settings.items())]
+    if plan.trust is not None:
+        flags.append(f"--trust={plan.trust.resolve()}")
+    return ServerProcess([variant.engine_dir], flags, environment=variant.environment, python=plan.python, timeout_s=plan.timeout_s)
+
+
 def _run_trial(plan: Plan, planned: PlannedTrial, number: int, resident: Child, manifest: Manifest) -> list[dict[str, Any]]:
     files = [planned.variant.engine_dir / file.name for file in manifest.engine_files]
     page_cache = None
-    if planned.level in (*PROCESS_LEVELS, FLOOR, FLOOR_DISK, "engine"):
+    if planned.level in (SERVER_LEVEL, *PROCESS_LEVELS, FLOOR, FLOOR_DISK, "engine"):
         page_cache = _drop_pages(files) if planned.level in ("process-disk", FLOOR_DISK) else _warm_pages(files)
-    if planned.level in PROCESS_LEVELS:
+    if planned.level == SERVER_LEVEL:
+        trial = run_server_trial(planned.variant.engine_dir, manifest, lambda: _start_server(plan, planned.variant))
+        seen_ns = trial["answered_ns"]
+    elif planned.level in PROCESS_LEVELS:
         with _start(plan, planned.variant, "--level", "process") as child:
             seen_ns, trial = read_trial(child, plan.timeout_s)
             child.wait(plan.timeout_s)

@@ -6,7 +6,9 @@ the run ends they become `NAME.parquet`. Every reader here takes a `.partial` fo
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import secrets
 import tempfile
 import time
@@ -31,6 +33,17 @@ def new_run_id(kind: str, subject: str) -> str:
     return f"{stamp}-{kind}-{plain}-{secrets.token_hex(2)}"
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError of writing to an open file say which file it was: that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
+
+
 class TableStream:
     """Rows of one table on their way to the disk. Each `write` is flushed to the operating system."""
 
@@ -49,15 +62,17 @@ class TableStream:
         self.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=self._schema))
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-        self._file.flush()
+        with naming(self.path):
+            self._writer.write_batch(batch)
+            self._file.flush()
 
     def close(self) -> None:
         if not self._file.closed:
-            try:
-                self._writer.close()
-            finally:
-                self._file.close()
+            with naming(self.path):
+                try:
+                    self._writer.close()
+                finally:
+                    self._file.close()
 
 
 class RunFolder:
@@ -98,13 +113,19 @@ class RunFolder:
         """Write or replace a JSON file as a whole: a reader sees the old or the new one."""
         target = self.path / name
         temporary = target.with_suffix(".new")
-        temporary.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
-        temporary.replace(target)
+        text = json.dumps(value, indent=2) + "\n"
+        try:
+            with naming(target):
+                temporary.write_text(text, "utf-8")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the streams and leave the folder as `.partial`."""
-        for stream in self._streams:
-            stream.close()
+        with contextlib.ExitStack() as stack:  # a stream that cannot be closed leaves no other one open
+            for stream in self._streams:
+                stack.callback(stream.close)
 
     def finish(self) -> Path:
         """Turn the streams into Parquet and give the folder its name. Returns the final path."""
@@ -113,7 +134,7 @@ class RunFolder:
         self.close()
         for stream in self._streams:
             target = stream.path.with_suffix(".parquet")
-            with pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
+            with naming(target), pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
                 for batch in _read_stream(stream.path):
                     writer.write_batch(batch)
             stream.path.unlink()
@@ -149,10 +170,14 @@ class SavedRun:
         return None
 
     def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the run, None where there is none. Raises BenchError."""
         path = self.path / name
         if not path.exists():
             return None
-        value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        try:
+            value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise BenchError(f"{path} cannot be read: {error}") from None
         return value
 
 

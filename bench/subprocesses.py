@@ -85,6 +85,25 @@ class Child:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode(), self._buffer_ns
 
+    def read_to_end(self, timeout_s: float) -> list[str]:
+        """All further lines, until the child closes its output. Raises BenchError where that takes longer."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        deadline_ns = now_ns() + int(timeout_s * 1e9)
+        while True:
+            left_s = (deadline_ns - now_ns()) / 1e9
+            if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
+                raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped; a longer time: --timeout")
+            arrived = os.read(descriptor, 1 << 16)
+            if not arrived:
+                rest, self._buffer = self._buffer, b""
+                return rest.decode(errors="replace").splitlines()
+            self._buffer += arrived
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
     def complaint(self) -> str:
         """Why the child ended, in its own last words."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,7 +112,7 @@ class Child:
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
-        words = lines[-1].removeprefix("probe: ") if lines else ""
+        words = lines[-1].removeprefix("probe: ").removeprefix("reference_server: ").removeprefix("locust: ") if lines else ""
         # Its exit code 2 is a sentence made for the user; anything else is a crash, and says so.
         return words if code == 2 and words else f"the child process {how}" + (f": {words}" if words else "")
 
@@ -107,12 +126,12 @@ class Child:
         except subprocess.TimeoutExpired:
             raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped") from None
 
-    def stop(self) -> None:
-        """Ask it to end, and make it end."""
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask it to end (SIGTERM), and after `timeout_s` make it end."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

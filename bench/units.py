@@ -44,7 +44,7 @@ def format_duration(ns: float | None) -> str:
     if ns is None:
         return "-"
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(ns) >= size:
+        if abs(ns) >= size * _ROUNDS_UP:
             return f"{_three_digits(ns / size)} {unit}"
     return f"{ns:.0f} ns"
 
@@ -54,11 +54,14 @@ def format_size(size: float | None) -> str:
     if size is None:
         return "-"
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size) >= scale:
+        if abs(size) >= scale * _ROUNDS_UP:
             return f"{_three_digits(size / scale)} {unit}"
     return f"{size:.0f} B"
 
 
+_ROUNDS_UP = 0.9995  # what rounds to 1000 of a unit is shown as 1.00 of the next
+
+
 def _three_digits(value: float) -> str:
     magnitude = abs(value)
-    return f"{value:.2f}" if magnitude < 10 else f"{value:.1f}" if magnitude < 100 else f"{value:.0f}"
+    return f"{value:.2f}" if magnitude < 9.995 else f"{value:.1f}" if magnitude < 99.95 else f"{value:.0f}"

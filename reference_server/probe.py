@@ -4,7 +4,8 @@ Levels:
     process   this very process, from its first line to the first correct answer; one trial, then it ends
     engine    one more load of the engine in this process, up to a correct answer
     slot      one more slot on a loaded engine, up to a correct answer
-    warm      one run on a slot that was made and used before (checked too, but after the clock has stopped)
+    warm      one run on a slot that was made and used before, borrowed from a warm pool of one slot as the server's requests
+              do it (checked too, but after the clock has stopped)
     floor     no cold start: the engine's bytes read from the file, copied in memory, and to the GPU (what no loader can beat)
     baseline  every probe case checked, then one slot in closed loop: errors, rate, p50 and p99 (the engine's manifest keeps them)
 
@@ -12,6 +13,8 @@ With `--resident` the process gets ready (engine loaded, one slot used), then ru
 reads from standard input, and ends when that ends. Every trial prints an `answer` line at the moment its answer is known
 to be correct, then a `trial` line with the phases. Time stamps are CLOCK_MONOTONIC in ns.
 """
+
+from __future__ import annotations
 
 import time
 
@@ -22,13 +25,20 @@ import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from bench.clock import now_ns  # noqa: E402
-from bench.engine.manifest import check_answer, relative_error  # noqa: E402
+from bench.engine.manifest import Manifest, check_answer, relative_error  # noqa: E402
+from bench.engine.probe import ProbeCase, count_probe_cases, read_probe  # noqa: E402
 from bench.errors import EXIT_WRONG_INPUT, BenchError, one_sentence  # noqa: E402
-from reference_server.loader import ProbeCase, count_probe_cases, load_engine, read_probe, run_probe  # noqa: E402
+from reference_server.loader import load_engine, run_probe  # noqa: E402
 from reference_server.phases import Phases, resident_bytes  # noqa: E402
 from reference_server.runtimes import DeviceSpoiled, Engine, Slot, open_runtime, parse_settings, usable_cores  # noqa: E402
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from reference_server.server_timing import Timing
 
 LEVELS = ("process", "engine", "slot", "warm", "floor", "baseline")
 STEADY_RUNS = 10
@@ -110,6 +120,7 @@ class Resident:
         self._engine = load_engine(engine_dir, settings, Phases(), trust=trust)
         self._slot = self._engine.make_slot(Phases())
         self._case = read_probe(engine_dir, self._engine.manifest)
+        self._pool: WarmPool | None = None
         for _ in range(3):
             run_probe(self._slot, self._engine.manifest, self._case)
 
@@ -135,11 +146,12 @@ class Resident:
             after = later_runs(slot, self._case)
             slot.close()
         elif level == "warm":
-            with phases.phase("inference"):
-                answer = self._slot.run(self._case.inputs)
-            answered = answer_known()
+            if self._pool is None:
+                self._pool = WarmPool(self._engine_dir, self._engine.manifest, self._settings, self._trust, self._case)
+            outputs, started, answered = self._pool.infer(self._case, phases)
+            send({"event": "answer"})
             with after.phase("check"):
-                check_answer(self._engine.manifest, self._case.expected, answer.outputs)
+                check_answer(self._engine.manifest, self._case.expected, outputs)
         elif level == "floor":
             # Both buffers are touched here, so that neither the read nor the copy pays for page faults.
             data, copy = (bytearray(self._engine.manifest.engine_bytes) for _ in range(2))
@@ -177,6 +189,45 @@ class Resident:
             self._slot.run(self._case.inputs)
             durations.append(now_ns() - started)
         send({"event": "baseline", "elapsed_ns": now_ns() - began, "durations_ns": durations, "errors": errors})
+
+
+class WarmPool:
+    """The server's own pool with one warm slot, on an event loop that runs while a request is under way."""
+
+    def __init__(self, engine_dir: Path, manifest: Manifest, settings: dict[str, str], trust: Path | None, case: ProbeCase) -> None:
+        import asyncio
+
+        import uvloop
+
+        from reference_server.pool import Pool
+        from reference_server.pool_settings import PoolSettings
+        from reference_server.registry import end_process
+
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        pool_settings = PoolSettings(options=settings, trust=trust, health_interval_ns=0)
+        self._pool = Pool(engine_dir, manifest, pool_settings, on_device_spoiled=end_process)
+        self._runner.run(self._pool.start())
+        for _ in range(3):
+            self.infer(case, Phases())
+
+    def infer(self, case: ProbeCase, phases: Phases) -> tuple[dict[str, NDArray[Any]], int, int]:
+        """One request: its outputs, when it asked the pool and when it had the answer, on the pool's own event loop.
+
+        Phases: `pool` (until the slot has it) and `inference`; the way to the slot's thread and back is in neither.
+        """
+        from reference_server.server_timing import Timing
+
+        timing = Timing()
+        return self._runner.run(self._timed(case, timing, phases))
+
+    async def _timed(self, case: ProbeCase, timing: Timing, phases: Phases) -> tuple[dict[str, NDArray[Any]], int, int]:
+        started = now_ns()
+        outputs = await self._pool.infer(case.inputs, None, timing)
+        answered = now_ns()
+        borrowed = started + timing.pool_ns + timing.load_ns
+        phases.add("pool", started, borrowed)
+        phases.add("inference", borrowed, borrowed + timing.input_ns + timing.infer_ns + timing.output_ns)
+        return outputs, started, answered
 
 
 def serve_trials(engine_dir: Path, settings: dict[str, str], trust: Path | None) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bench.engine.build import BuildRequest, build_engine
+from bench.engine.resolve import measure_baseline
 from bench.engine.synthetic_builder import build_synthetic
+from bench.models import write_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
 SyntheticFactory = Callable[..., Path]
+BenchCommand = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -31,6 +37,35 @@ def synthetic(tmp_path: Path) -> SyntheticFactory:
 
 
 @pytest.fixture(scope="session")
+def bench_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment for commands: this tree's packages, and a cache of engines that is the session's own."""
+    own = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    fonts = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "matplotlib"  # seconds of work, and the same for all
+    return {"MPLCONFIGDIR": str(fonts), **os.environ, **own}
+
+
+@pytest.fixture
+def bench_command(tmp_path: Path, bench_environment: dict[str, str]) -> BenchCommand:
+    """`bench_command("coldstart", "tiny", ...)` runs the real command, in the test's temporary folder."""
+
+    def run(*arguments: str | Path, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "bench", *map(str, arguments)]
+        given = {"cwd": tmp_path, "env": bench_environment, "stdin": subprocess.DEVNULL, **options}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **given)  # type: ignore[call-overload,no-any-return]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine of `tiny`, with its baseline. Tests that change files copy it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_model("tiny", 0, folder / "tiny.onnx")
+    build_engine(BuildRequest(model=folder / "tiny.onnx"), folder / "engine", measure=measure_baseline)
+    return folder / "engine"
+
+
+@pytest.fixture(scope="session")
 def repository_files() -> list[Path]:
     """What git tracks or would track; without git, everything outside hidden folders and built ones."""
     try:
@@ -43,3 +78,26 @@ def repository_files() -> list[Path]:
         folders = {path: path.relative_to(ROOT).parts[:-1] for path in ROOT.rglob("*")}
         files = [path for path, parts in folders.items() if not any(p.startswith(".") or p in built for p in parts)]
     return [path for path in files if path.is_file()]
+
+
+@pytest.fixture(scope="session")
+def linear_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """y = relu(x W) in ONNX, batches of 1 to 4."""
+    import numpy as np
+    import onnx
+
+    folder = tmp_path_factory.mktemp("linear")
+    weights = np.random.default_rng(1).standard_normal((16, 8)).astype(np.float32)
+    helper = onnx.helper
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
+        "linear",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 16])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 8])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / "linear.onnx").write_bytes(model.SerializeToString())
+    request = BuildRequest(model=folder / "linear.onnx", shapes={"x": "1x16:1x16:4x16"})
+    build_engine(request, folder / "linear", measure=measure_baseline)
+    return folder / "linear"

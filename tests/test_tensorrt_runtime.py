@@ -25,9 +25,10 @@ from bench.engine.manifest import (
     read_manifest,
     write_manifest,
 )  # fmt: skip
+from bench.engine.probe import read_probe
 from bench.errors import BenchError, EngineRefused
 from reference_server import runtimes
-from reference_server.loader import load_engine, read_probe, run_probe
+from reference_server.loader import load_engine, run_probe
 from reference_server.phases import Phases
 from reference_server.runtimes import DeviceSpoiled, Engine
 from reference_server.runtimes.tensorrt import TensorrtRuntime

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.analysis.statistics import percentile
+from bench.analysis.statistics import percentile, samples_needed
 from bench.errors import BenchError
 from bench.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FORM = re.compile(r"\s*([a-z-]+)(?:\.([a-z_]+))?\.(p50|p90|p95|p99|max)\s*(<=|<|>=|>)\s*(.+?)\s*")
+_FORM = re.compile(r"\s*([a-z-]+)(?:\.([a-z_]+))?\.(p50|p90|p95|p99|max)\s*(<=|<|>=|>)\s*(\S.*?)\s*")
 MEMORY = "memory"
 
 
@@ -32,6 +32,10 @@ class Gate:
     statistic: str
     comparison: str
     bound: int
+
+    @property
+    def percent(self) -> float:
+        return 100.0 if self.statistic == "max" else float(self.statistic[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +65,22 @@ def parse_gate(text: str, levels: tuple[str, ...]) -> Gate:
     return Gate(text=text.strip(), level=level, phase=phase or "total", statistic=statistic, comparison=comparison, bound=value)
 
 
+def check_trials(gate: Gate, trials: int) -> None:
+    """Raises BenchError where the gate's statistic needs more trials: known before the first one is run."""
+    if trials < samples_needed(gate.percent):
+        raise BenchError(
+            f"--gate {gate.text!r}: {trials} trials are too few for {gate.statistic}, "
+            f"{samples_needed(gate.percent)} are needed; ask for more with --trials"
+        )
+
+
 def evaluate(gate: Gate, table: pa.Table) -> list[GateResult]:
-    """The gate for every variant of the run. Raises BenchError for a phase that is not there, or too few trials."""
-    columns = {name: np.asarray(table.column(name).to_pandas()) for name in ("variant", "level", "phase", "duration_ns", "resident_bytes")}
+    """The gate for every variant of the run. Raises BenchError for a phase that is not there, or too few trials.
+
+    A phase that recurs in a trial is summed, as in the summary.
+    """
+    names = ("order", "variant", "level", "phase", "duration_ns", "resident_bytes")
+    columns = {name: np.asarray(table.column(name).to_numpy()) for name in names}
     phase, column = ("total", "resident_bytes") if gate.phase == MEMORY else (gate.phase, "duration_ns")
     chosen = (columns["level"] == gate.level) & (columns["phase"] == phase)
     if not chosen.any():
@@ -71,11 +88,13 @@ def evaluate(gate: Gate, table: pa.Table) -> list[GateResult]:
         raise BenchError(f"--gate {gate.text!r}: level {gate.level} has no phase {gate.phase!r}, only {', '.join(phases)} and {MEMORY}")
     results = []
     for variant in dict.fromkeys(columns["variant"][chosen].tolist()):
-        values = columns[column][chosen & (columns["variant"] == variant)]
-        percent = 100.0 if gate.statistic == "max" else float(gate.statistic[1:])
-        measured = percentile(values, percent)
+        here = chosen & (columns["variant"] == variant)
+        trials, position = np.unique(columns["order"][here], return_inverse=True)
+        check_trials(gate, len(trials))
+        values = np.bincount(position, weights=columns[column][here].astype(np.float64))
+        measured = percentile(values, gate.percent)
         if measured is None or np.isnan(measured):
-            raise BenchError(f"--gate {gate.text!r}: {len(values)} trials are too few for {gate.statistic}; ask for more with --trials")
+            raise BenchError(f"--gate {gate.text!r}: this host does not tell the resident memory")
         holds = {"<": measured < gate.bound, "<=": measured <= gate.bound, ">": measured > gate.bound, ">=": measured >= gate.bound}
         results.append(GateResult(gate=gate, variant=variant, measured=measured, passed=holds[gate.comparison]))
     return results

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-PROCESS_LEVELS = ("process", "process-disk")
+FRESH_LEVELS = ("server", "process", "process-disk")  # each trial is a fresh process
 # Imports and everything before the library call: what a user can only save by not starting a process.
 _START_PHASES = ("spawn", "imports", "library")
 _INFERENCE_PHASES = ("first_inference", "inference", "check")  # what is left of a total without these is before_inference
@@ -38,6 +38,7 @@ class Spread:
     median: float
     interval: Interval | None
     p95: float | None
+    worst: float
     samples: int
 
 
@@ -131,7 +132,7 @@ def summarize(table: pa.Table, variants: Sequence[str], requested_trials: int, w
     """Summarize the rows of `cold_starts` (bench.coldstart.cold_start_schema). `warnings` of the environment become caveats."""
     rows = _Rows({name: _column(table, name) for name in table.column_names})
     present = set(zip(rows.columns["variant"].tolist(), rows.columns["level"].tolist(), strict=True))
-    order = ("process-disk", "process", "engine", "slot", "warm")
+    order = ("server", "process-disk", "process", "engine", "slot", "warm")
     levels = tuple(_level(rows, v, level) for v in variants for level in order if (v, level) in present)
     measured = set(zip(*(rows.columns[name].tolist() for name in ("variant", "level", "phase")), strict=True))
     floors = {
@@ -153,12 +154,14 @@ def summarize(table: pa.Table, variants: Sequence[str], requested_trials: int, w
 def _column(table: pa.Table, name: str) -> NDArray[Any]:
     array = table.column(name)
     if name in ("resident_bytes", "device_bytes"):
-        return np.asarray(array.to_pandas(), dtype=np.float64)
-    return np.asarray(array.to_pandas())
+        return np.asarray(array.to_numpy(), dtype=np.float64)
+    return np.asarray(array.to_numpy())
 
 
 def _spread(values: NDArray[np.float64]) -> Spread:
-    return Spread(median=median(values), interval=median_interval(values), p95=percentile(values, 95), samples=len(values))
+    return Spread(
+        median=median(values), interval=median_interval(values), p95=percentile(values, 95), worst=float(values.max()), samples=len(values)
+    )
 
 
 def _level(rows: _Rows, variant: str, level: str) -> LevelSummary:
@@ -204,6 +207,7 @@ def _comparisons(rows: _Rows, levels: Sequence[LevelSummary], variants: Sequence
 
     for variant in variants:
         compare((variant, "process"), (variant, "process-disk"), "total")
+        compare((variant, "process"), (variant, "server"), "before_inference")
         compare((variant, "engine"), (variant, "process"), "before_inference")
         compare((variant, "slot"), (variant, "engine"), "before_inference")
         compare((variant, "warm"), (variant, "slot"), "answer")
@@ -260,7 +264,7 @@ def _invalid(levels: Sequence[LevelSummary]) -> list[str]:
     if not levels:
         reasons.append("no trial was finished")
     for level in levels:
-        if level.level not in PROCESS_LEVELS:
+        if level.level not in FRESH_LEVELS:
             continue
         name = f"{level.variant} {level.level}".strip()
         rest = next(p for p in level.phases if p.name == "unattributed")
@@ -276,6 +280,9 @@ def _invalid(levels: Sequence[LevelSummary]) -> list[str]:
                 f"{name}: the clock outside the process says {format_duration(level.outside.median)}, the phases say "
                 f"{format_duration(level.total.median)}; the machine was too busy, run it again on a quiet one"
             )
+        early = next((p for p in level.phases if p.name == "ready_before_right"), None)
+        if early is not None and early.spread.worst > 0:
+            reasons.append(f"{name}: ready was said up to {format_duration(early.spread.worst)} before an answer was right")
     return reasons
 
 

@@ -41,15 +41,18 @@ class Shift:
         return self.interval is not None and not self.interval.low <= 0 <= self.interval.high
 
 
-def percentile(values: ArrayLike, percent: float) -> float | None:
-    """The exact nearest-rank percentile; None with fewer samples than it needs.
+def samples_needed(percent: float) -> int:
+    """At least 1/(1 - q) samples must lie around a percentile above the median (p95: 20, p99: 100, p99.9: 1000).
 
-    At least 1/(1 - q) samples must lie around a percentile above the median (p95: 20, p99: 100, p99.9: 1000), so that
-    it is not merely the largest value of a few.
+    With fewer it is merely the largest value of a few. The maximum (100) is what it is.
     """
+    return math.ceil(round(100 / (100 - percent), 6)) if 50 < percent < 100 else 1
+
+
+def percentile(values: ArrayLike, percent: float) -> float | None:
+    """The exact nearest-rank percentile; None with fewer samples than it needs."""
     ordered = np.sort(np.asarray(values))
-    needed = 1 if percent <= 50 else math.ceil(round(100 / (100 - percent), 6)) if percent < 100 else 1
-    if len(ordered) < needed:
+    if len(ordered) < samples_needed(percent):
         return None
     rank = max(1, math.ceil(round(len(ordered) * percent / 100, 9)))
     return float(ordered[rank - 1])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from bench.cli import coldstart, engines, environment, inspection, models  # noqa: F401  (each adds its commands)
+from bench.cli import burst, check, coldstart, engines, environment, inspection, load, models, serve  # noqa: F401  (each adds its commands)
 from bench.cli.app import app
 from bench.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, BenchError, one_sentence
 
 
 def main() -> None:
     """Run the command line. A user's error is one sentence on standard error and an exit code, never a traceback."""
+    from bench.subprocesses import stop_on_sigterm
+
     try:
         # Not "standalone": typer would draw a box around a wrong command or option where one sentence does.
-        exit_code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        with stop_on_sigterm():
+            exit_code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except BenchError as error:
         print(f"bench: {one_sentence(error)}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -44,7 +44,8 @@ def coldstart(
         str, typer.Argument(metavar="[ENGINE|MODEL|NAME]", help="An engine directory, an .onnx file, or resnet50, bert-base, tiny.")
     ] = "resnet50",
     level: Annotated[
-        list[str] | None, typer.Option(help="process, process-disk, engine, slot or warm; repeatable, or joined by commas. Default: all.")
+        list[str] | None,
+        typer.Option(help="server, process, process-disk, engine, slot or warm; repeatable, or joined by commas. Default: all."),
     ] = None,
     trials: Annotated[int, typer.Option(help="Trials of each level.")] = 20,
     vary: Annotated[
@@ -73,9 +74,10 @@ def coldstart(
 ) -> None:
     """Take a cold start apart: where the time goes until the first correct answer, and what a warm slot saves.
 
-    Levels: process (a fresh process), process-disk (the same, the engine's pages dropped from the page cache), engine (one
-    more load in a process that is up), slot (one more slot on a loaded engine), warm (a slot in use). The trials of all
-    levels are interleaved in random order; every trial checks its answer. The run is kept in a folder of its own.
+    Levels: server (a fresh reference server until its first correct answer over HTTP), process (a fresh process),
+    process-disk (the same, the engine's pages dropped from the page cache), engine (one more load in a process that is up),
+    slot (one more slot on a loaded engine), warm (a slot in use, borrowed from a pool). The trials of all levels are
+    interleaved in random order; every trial checks its answer. The run is kept in a folder of its own.
 
     Examples: bench coldstart resnet50 --gate 'process.p50 < 2s'
 
@@ -143,16 +145,17 @@ def run_coldstart(
 ) -> None:
     """Run, keep, print. Raises BenchError, GateMissed, InvalidRun; on Ctrl-C what was measured is kept and printed."""
     from bench import environment
-    from bench.analysis.gates import evaluate, parse_gate
+    from bench.analysis.gates import check_trials, evaluate, parse_gate
     from bench.cli.progress import bar, steps
     from bench.coldstart import LEVELS, Plan, check_plan, cold_start_schema, run_trials, start_run
     from bench.engine.resolve import resolve_engine
     from bench.records import RunFolder, new_run_id
-    from bench.subprocesses import stop_on_sigterm
 
     chosen = tuple(dict.fromkeys(levels)) or LEVELS
     check_plan(Plan(variants=(), levels=chosen, trials=trials))
     parsed_gates = [parse_gate(text, chosen) for text in gates]
+    for one in parsed_gates:
+        check_trials(one, trials)
     RunFolder.check_writable(results)
     with steps(f"engine of {subject}") as progress:
         variants = make_variants(subject, build_options, varied, settings, lambda text, given: resolve_engine(text, given, progress))
@@ -162,7 +165,7 @@ def run_coldstart(
     folder = start_run(results, new_run_id("coldstart", Path(subject).stem), plan, facts, sys.argv)
     finished = False
     try:
-        with stop_on_sigterm(), bar("cold starts") as show:
+        with bar("cold starts") as show:
             run_trials(plan, folder.table("cold_starts", cold_start_schema()), show)
         finished = True
     finally:  # an interrupted run is summed up too, from the trials that were done
@@ -182,13 +185,15 @@ def run_coldstart(
 
 
 def parse_vary(texts: Sequence[str]) -> list[Vary]:
-    """Raises BenchError for what is not KEY=A,B with two different values."""
-    varied = []
+    """Raises BenchError for what is not KEY=A,B with different values, and for a key given twice."""
+    varied: list[Vary] = []
     for text in texts:
         key, separator, values = text.partition("=")
         split = tuple(values.split(","))
-        if not separator or not key or len(set(split)) < 2:
-            raise BenchError(f"--vary {text!r} is not KEY=A,B with at least two different values")
+        if not separator or not key or len(split) < 2 or len(set(split)) < len(split):
+            raise BenchError(f"--vary {text!r} is not KEY=A,B with at least two values, each given once")
+        if key in [vary.key for vary in varied]:
+            raise BenchError(f"--vary names {key!r} twice; give all of its values at once")
         varied.append(Vary(key=key, values=split))
     return varied
 
@@ -224,7 +229,7 @@ def make_variants(
 def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: bool) -> tuple[Path, ColdStartSummary, pa.Table] | None:
     """Write summary and picture into the folder and, where the run finished, give it its name. None without a trial."""
     from bench.analysis.phases import summarize
-    from bench.records import open_run
+    from bench.records import naming, open_run
     from bench.report.figures import waterfall
 
     table = open_run(folder.path).table("cold_starts")
@@ -232,7 +237,8 @@ def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: 
         return None
     summary = summarize(table, [variant.label for variant in plan.variants], plan.trials, warnings)
     folder.write_json("summary.json", summary.to_json())
-    waterfall(summary, _title(plan), folder.path / "waterfall.png")
+    with naming(folder.path / "waterfall.png"):
+        waterfall(summary, _title(plan), folder.path / "waterfall.png")
     return (folder.finish() if finished else folder.path), summary, table
 
 

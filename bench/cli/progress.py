@@ -14,7 +14,7 @@ def steps(title: str) -> Iterator[Callable[[str], None]]:
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda text: print(f"{title}: {text}", file=sys.stderr, flush=True)
+        yield lambda _text: None
         return
     with console.status(title) as status:
         yield lambda text: status.update(f"{title}: {text}")

@@ -63,6 +63,7 @@ def build_engine(
     check_request(request, directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     workplace = directory.parent / f".{directory.name}.{secrets.token_hex(4)}.building"
+    replaced = workplace.with_suffix(".replaced")
     workplace.mkdir()
     try:
         manifest, runs_here = _build_into(workplace, request, progress)
@@ -78,10 +79,13 @@ def build_engine(
 
             sign_manifest(workplace, request.sign_with)
         if request.replace and directory.exists():
-            shutil.rmtree(directory)
+            directory.rename(replaced)  # at no time is there half an engine under its name
         workplace.rename(directory)
     finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+        if replaced.exists() and not directory.exists():  # stopped between the two
+            replaced.rename(directory)
+        for left in (workplace, replaced):
+            shutil.rmtree(left, ignore_errors=True)
     return manifest
 
 
@@ -92,7 +96,7 @@ def check_request(request: BuildRequest, directory: Path) -> None:
     BUILDERS[request.runtime].check_options(request)
     if directory.exists() and not request.replace:
         raise BenchError(f"{directory} exists already and is not overwritten; name another with -o, or say --force")
-    if directory.exists() and not (directory / "manifest.json").exists() and any(directory.iterdir()):
+    if directory.exists() and not (directory / "manifest.json").exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise BenchError(f"{directory} is not an engine directory, so --force does not replace it; name another with -o")
     if request.sign_with is not None:
         from bench.engine.signature import read_private_key

@@ -270,14 +270,22 @@ def _from_raw(raw: dict[str, Any]) -> Manifest:
 
     fields = dict(raw)
     fields["files"] = tuple(EngineFile(**f) for f in raw["files"])
+    if not fields["files"]:
+        raise ValueError("it lists no file")
     for file in fields["files"]:
-        if Path(file.name).name != file.name:
+        if Path(file.name).name != file.name or file.name in ("", "..", "."):
             raise ValueError(f"file name {file.name!r} leaves the engine directory")
     fields["inputs"], fields["outputs"] = tensors("inputs"), tensors("outputs")
+    unknown = [t.datatype for t in (*fields["inputs"], *fields["outputs"]) if t.datatype not in DATATYPES]
+    if unknown:
+        raise ValueError(f"datatype {unknown[0]!r} is not one of the protocol's")
     fields["device_features"] = tuple(raw["device_features"])
     fields["profiles"] = tuple(
         {name: ShapeRange(**{k: tuple(v) for k, v in r.items()}) for name, r in profile.items()} for profile in raw["profiles"]
     )
+    if not fields["profiles"] or any(t.name not in profile for profile in fields["profiles"] for t in fields["inputs"]):
+        raise ValueError("it has no profile of shapes for all inputs")
+    fields["tolerance"], fields["parity_error"] = float(raw["tolerance"]), float(raw["parity_error"])
     fields["baseline"] = Baseline(**raw["baseline"]) if raw["baseline"] is not None else None
     if raw.get("details") is not None:
         fields["details"] = BuildDetails(**{**raw["details"], "flags": tuple(raw["details"]["flags"])})

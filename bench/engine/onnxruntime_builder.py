@@ -80,8 +80,12 @@ def reference_answers(source: SourceModel, cases: Sequence[Mapping[str, NDArray[
 
 
 def optimize(source: SourceModel, level: str, directory: Path) -> list[Path]:
-    """Write the optimised graph into `directory`; returns its files, the one to load first."""
-    _session(source.path, level, source.path.name, save_to=directory / ENGINE_FILE, split_weights=source.bytes > _ONE_FILE_LIMIT_BYTES)
+    """Write the optimised graph into `directory`; returns its files, the one to load first.
+
+    Where the source keeps weights in files of their own, ONNX Runtime would go on pointing at those, so they are split off too.
+    """
+    split = bool(source.external) or source.bytes > _ONE_FILE_LIMIT_BYTES
+    _session(source.path, level, source.path.name, save_to=directory / ENGINE_FILE, split_weights=split)
     weights = directory / WEIGHTS_FILE
     return [directory / ENGINE_FILE, *([weights] if weights.exists() else [])]
 
@@ -123,8 +127,8 @@ def _session(path: Path, level: str, what: str, save_to: Path | None = None, spl
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises many kinds of its own, all of them a refusal to load
-        if save_to is not None and "No space left" in str(error):
-            raise OSError(28, "No space left on device", str(save_to)) from None
+        if save_to is not None and any(text in str(error) for text in ("No space left", "Protobuf serialization failed")):
+            raise BenchError(f"the engine of {what} cannot be written into {save_to.parent.parent}: the disk is full") from None
         raise BenchError(f"{what} does not load in onnxruntime {onnxruntime.__version__}: {_reason(error)}") from None
 
 

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import bench
 from bench.engine.build import build_engine
-from bench.engine.manifest import MANIFEST_FILE, SCHEMA_VERSION, Baseline, cpu_device, read_manifest
+from bench.engine.manifest import MANIFEST_FILE, SCHEMA_VERSION, Baseline, cpu_device, describe_file, read_manifest
 from bench.engine.request import BuildRequest, Progress, TensorrtOptions
 from bench.engine.shapes import parse_assignments
+from bench.engine.source import source_digest
 from bench.errors import BenchError
 from bench.models import BUILT_IN, write_model
 from bench.subprocesses import Child, child_environment, module_command
@@ -84,7 +85,10 @@ def resolve_engine(subject: str, options: BuildOptions, progress: Progress = lam
     name = request.name or request.model.stem
     directory = cache_folder() / "engines" / f"{name}-{key}"
     if (directory / MANIFEST_FILE).is_file():
-        return directory
+        if _is_whole(directory):
+            return directory
+        progress("the engine in the cache is damaged")
+        request = dataclasses.replace(request, replace=True)
     if not request.model.exists() and subject in BUILT_IN:
         progress(f"making {subject}")
         write_built_in(subject, request.model)
@@ -94,6 +98,14 @@ def resolve_engine(subject: str, options: BuildOptions, progress: Progress = lam
         if not (directory / MANIFEST_FILE).is_file():  # two at once: the other one's engine is as good
             raise
     return directory
+
+
+def _is_whole(directory: Path) -> bool:
+    """Whether the engine's files are those that its manifest vouches for; nobody looks after the cache, so we do."""
+    try:
+        return all(describe_file(directory / file.name) == file for file in read_manifest(directory).files)
+    except (BenchError, OSError):
+        return False
 
 
 def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, str]:
@@ -110,12 +122,13 @@ def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, st
         name = name or subject
     elif path.is_file():
         model = path
-        with path.open("rb") as stream:
-            origin = hashlib.file_digest(stream, "sha256").hexdigest()
+        origin = source_digest(path)
     elif path.is_dir():
         raise BenchError(f"{subject} is a folder without {MANIFEST_FILE}, so it is not an engine directory; make one with `bench build`")
     else:
         raise BenchError(f"{subject} is neither a built-in model ({', '.join(BUILT_IN)}), nor a model file, nor an engine directory")
+    arrays = [Path(text) for text in inputs.values() if not text.startswith("uniform:")]
+    origin = " ".join([origin, *(describe_file(array).sha256 for array in arrays if array.is_file())])
     request = BuildRequest(
         model=model,
         runtime=options.runtime,

@@ -6,13 +6,16 @@
     --input input_ids=uniform:0:30521                seeded values between two bounds (both included for integers)
     --input image=FILE.npz                           an array of that name in an .npz file, or the only one in it
 
-An unnamed first dynamic axis is the batch: size 1, profile 1:4:8. Any other dynamic axis needs a size.
+A first axis that is dynamic is the batch unless it is given a size: profile 1:4:8. Any other dynamic axis needs one.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import sys
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +65,9 @@ def _sizes(text: str, first: tuple[int, ...], whole: str, flag: str) -> tuple[in
     if first and text.endswith("..."):
         head = text.removesuffix("...").removesuffix("x")
         kept = first[len(head.split("x")) if head else 0 :]
+        if not head:
+            return kept
         text = head
-    if not text:
-        return kept
     if not re.fullmatch(r"[0-9]+(x[0-9]+)*", text):
         raise BenchError(f"{flag} {whole!r}: {text!r} is not a shape, write sizes joined by x such as 1x3x224x224")
     sizes = tuple(int(size) for size in text.split("x")) + kept
@@ -174,14 +177,17 @@ def parse_input(name: str, text: str) -> InputSource:
     if path.suffix != ".npz":
         raise BenchError(f"--input {name}={text} is neither uniform:LO:HI nor an .npz file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise BenchError(f"--input {name}={text}: holds one array without a name; write it with numpy.savez")
+        with archive:
             key = name if name in archive.files else archive.files[0] if len(archive.files) == 1 else None
             if key is None:
                 raise BenchError(f"--input {name}={text}: the file has no array {name!r}, only {', '.join(archive.files) or 'none'}")
             return InputSource(array=archive[key])
     except FileNotFoundError:
         raise BenchError(f"--input {name}={text}: no such file") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise BenchError(f"--input {name}={text}: cannot be read as .npz without pickled objects ({error})") from None
 
 
@@ -190,6 +196,17 @@ def make_values(tensor: Tensor, shape: Sequence[int], source: InputSource, gener
 
     An array of the user's is repeated along the first axis where only that axis differs.
     """
+    try:
+        if math.prod(shape) * 8 > sys.maxsize:  # numpy raises another error for these
+            raise MemoryError
+        return _make_values(tensor, shape, source, generator)
+    except MemoryError:
+        raise BenchError(
+            f"input {tensor.name!r} of shape {list(shape)} does not fit into memory; give a smaller one with --shape"
+        ) from None
+
+
+def _make_values(tensor: Tensor, shape: Sequence[int], source: InputSource, generator: np.random.Generator) -> NDArray[Any]:
     import numpy as np
 
     dtype = np.dtype(DATATYPES[tensor.datatype])
@@ -220,4 +237,7 @@ def _fit(tensor: Tensor, shape: tuple[int, ...], array: NDArray[Any], dtype: np.
         raise BenchError(
             f"--input {tensor.name}: the array has shape {list(array.shape)}, the engine is built for {list(shape)}; give --shape"
         )
-    return np.ascontiguousarray(array.astype(dtype)).reshape(shape)
+    fitted = np.ascontiguousarray(array.astype(dtype)).reshape(shape)
+    if dtype.kind in "iu" and not np.array_equal(fitted, array):
+        raise BenchError(f"--input {tensor.name}: the array holds values that {tensor.datatype} cannot hold")
+    return fitted

@@ -41,17 +41,8 @@ def read_source(path: Path) -> SourceModel:
     model = _parse(path)
     graph = model.graph
     weights = {w.name for w in graph.initializer} | {w.values.name for w in graph.sparse_initializer}
-    external = tuple(sorted({e.value for w in graph.initializer for e in w.external_data if e.key == "location"}))
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-    size = path.stat().st_size
-    for name in external:
-        data = path.parent / name
-        if not data.is_file():
-            raise BenchError(f"{path} keeps weights in {name}, which is not beside it; put the two files into one folder")
-        with data.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-        size += data.stat().st_size
+    external = _external_files(model, path)
+    size = path.stat().st_size + sum((path.parent / name).stat().st_size for name in external)
     inputs = tuple(_tensor(value, path, "input") for value in graph.input if value.name not in weights)
     if not inputs:
         raise BenchError(f"{path} has no inputs, so there is nothing to request of it")
@@ -70,8 +61,39 @@ def read_source(path: Path) -> SourceModel:
             inferred = model
     outputs = tuple(_tensor(value, path, "output") for value in inferred.graph.output)
     return SourceModel(
-        path=path, sha256=digest.hexdigest(), bytes=size, external=external, inputs=inputs, outputs=outputs, precision=_precision(model)
+        path=path,
+        sha256=_digest(path, external),
+        bytes=size,
+        external=external,
+        inputs=inputs,
+        outputs=outputs,
+        precision=_precision(model),
     )
+
+
+def source_digest(path: Path) -> str:
+    """The sha256 of SourceModel, without reading the model as ONNX where no weights can lie in other files. Raises BenchError."""
+    if b"location" not in path.read_bytes():  # the key under which a model names such a file
+        return _digest(path, ())
+    return _digest(path, _external_files(_parse(path), path))
+
+
+def _external_files(model: onnx.ModelProto, path: Path) -> tuple[str, ...]:
+    """Names of the files with weights beside the model. Raises BenchError for one that is not there."""
+    names = tuple(sorted({e.value for w in model.graph.initializer for e in w.external_data if e.key == "location"}))
+    for name in names:
+        if not (path.parent / name).is_file():
+            raise BenchError(f"{path} keeps weights in {name}, which is not beside it; put the two files into one folder")
+    return names
+
+
+def _digest(path: Path, external: tuple[str, ...]) -> str:
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+    for name in external:
+        with (path.parent / name).open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _parse(path: Path) -> onnx.ModelProto:
@@ -121,7 +143,7 @@ def _tensor(value: onnx.ValueInfoProto, path: Path, role: str) -> Tensor:
 
 
 def _precision(model: onnx.ModelProto) -> str:
-    """By what most weight elements are: fp32, fp16 or int8."""
+    """By what most weight elements are: fp32, fp16 or int8; without weights, by the inputs."""
     counts = {"fp32": 0, "fp16": 0, "int8": 0}
     kinds = {1: "fp32", 10: "fp16", 3: "int8", 2: "int8"}
     for weight in model.graph.initializer:
@@ -131,4 +153,6 @@ def _precision(model: onnx.ModelProto) -> str:
             for size in weight.dims:
                 elements *= size
             counts[kind] += elements
-    return max(counts, key=lambda kind: counts[kind]) if any(counts.values()) else "fp32"
+    if any(counts.values()):
+        return max(counts, key=lambda kind: counts[kind])
+    return "fp16" if any(value.type.tensor_type.elem_type == 10 for value in model.graph.input) else "fp32"

@@ -84,7 +84,9 @@ def _matrix(summary: ColdStartSummary) -> RenderableType:
     for level in summary.levels:
         table.add_column(f"{level.variant}\n{level.level}".strip(), justify="right", vertical="bottom", no_wrap=True)
     by_level = [{phase.name: phase for phase in level.phases} for level in summary.levels]
-    for name in dict.fromkeys(phase.name for level in summary.levels for phase in level.phases):
+    # A process's phases first: they are in the order in which they happen, and other levels have some of them.
+    in_order = sorted(summary.levels, key=lambda level: level.level != "process")
+    for name in dict.fromkeys(phase.name for level in in_order for phase in level.phases):
         cells = []
         for phases in by_level:
             phase = phases.get(name)

@@ -17,6 +17,7 @@ PHASE_COLOURS = {
     "probe": "#BBBBBB",
     "listen": "#C9B458",
     "ready": "#8C6D1F",
+    "pool": "#A6761D",
     "first_inference": "#F0E442",
     "inference": "#F0E442",
     "check": "#DDDDDD",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from bench.units import format_duration
 
 if TYPE_CHECKING:
     from bench.analysis.phases import ColdStartSummary, LevelSummary
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache when it first runs on a machine
 
 _LABELLED_SHARE = 0.06  # a narrower part of a bar has no room for its name
 
@@ -34,7 +37,7 @@ def waterfall(summary: ColdStartSummary, subject: str, path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, longest * 1.14)
     axes.set_xlabel("time from the start of the trial to the first correct answer, ms (median of each phase)")
-    axes.set_title(f"{subject}\n{_wrapped(summary.sentence)}", loc="left", fontsize=10)
+    axes.set_title(f"{subject}\n{_wrapped(summary.sentence)}".replace("$", r"\$"), loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

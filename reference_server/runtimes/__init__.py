@@ -106,8 +106,13 @@ def open_runtime(name: str) -> Runtime:
 
 
 def usable_cores() -> int:
-    """The processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores this process may use: its affinity, less what a cgroup v2 CPU quota allows (Linux cgroup-v2.rst, `cpu.max`)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
+        return min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup v2, or "max": no quota
+        return cores
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:

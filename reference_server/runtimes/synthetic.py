@@ -18,7 +18,7 @@ from bench.clock import now_ns
 from bench.engine.manifest import Manifest, check_runtime_version
 from bench.errors import BenchError, EngineRefused
 from reference_server.phases import Phases
-from reference_server.runtimes import Answer, parse_options
+from reference_server.runtimes import Answer, DeviceSpoiled, parse_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +40,7 @@ class Declaration:
     fail_every_loads: int = 0  # each n-th load of the process fails
     fail_every_runs: int = 0  # each n-th run of a slot fails
     wrong_every_runs: int = 0  # each n-th run of a slot answers wrongly
+    spoil_every_runs: int = 0  # each n-th run of a slot spoils the (declared) device
     input_elements: int = 1024
     output_elements: int = 1024
 
@@ -72,6 +73,8 @@ class SyntheticSlot:
             time.sleep(pause_ns / 1e9)
         if declared.fail_every_runs and self._runs % declared.fail_every_runs == 0:
             raise RuntimeError("synthetic: this run was declared to fail")
+        if declared.spoil_every_runs and self._runs % declared.spoil_every_runs == 0:
+            raise DeviceSpoiled("synthetic: this run was declared to spoil the device")
         inferred = now_ns()
         repeats = -(-declared.output_elements // declared.input_elements)
         doubled = given[:, : declared.output_elements] * np.float32(2)

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from bench.engine.manifest import read_manifest, write_manifest
+from bench.engine.probe import count_probe_cases, read_probe
 from bench.errors import BenchError, EngineRefused
-from reference_server.loader import count_probe_cases, load_engine, read_probe, run_probe
+from reference_server.loader import load_engine, run_probe
 from reference_server.phases import Phases
 from reference_server.runtimes import DeviceSpoiled, open_runtime, parse_settings
 

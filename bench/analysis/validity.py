@@ -1,0 +1,306 @@
+"""May the numbers of a load run be used? What was delivered against what was asked for, and the generator's own health.
+
+Each check has a limit, and where it is passed a reason and a remedy. Limits on send lag are wide: a response time counts
+from the intended time, so a late send never flatters the server; what it may not do is to change the load's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.analysis.statistics import percentile
+from bench.errors import BenchError
+from bench.records import open_run
+from bench.units import format_duration
+
+_MAX_LAG_P99_NS = 10_000_000
+_MAX_EDGE_NS = 50_000_000
+_MAX_NOT_SENT = 0.01
+_MAX_CPU = 0.95
+_MAX_PAUSE_NS = 250_000_000
+_KS_EXCESS_NS = 1_000_000
+_MAX_KS = 0.1
+_EDGE_ARRIVAL = 10
+
+Times = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check. `problem` is None where it passed, otherwise the reason and the remedy in one sentence."""
+
+    name: str
+    value: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validity:
+    """All checks of one run. `partial`: the run did not end by itself, and its last second may be missing."""
+
+    partial: bool
+    arrivals: int
+    counts: Mapping[str, int]
+    not_sent: Mapping[str, int]
+    lag_p50_ns: int | None
+    lag_p99_ns: int | None
+    lag_max_ns: int | None
+    ks_distance: float | None
+    spike_edge_ns: tuple[int | None, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def valid(self) -> bool:
+        return not any(check.problem for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "valid": self.valid,
+            "partial": self.partial,
+            "arrivals": self.arrivals,
+            "counts": dict(self.counts),
+            "not_sent": dict(self.not_sent),
+            "send_lag_ns": {"p50": self.lag_p50_ns, "p99": self.lag_p99_ns, "max": self.lag_max_ns},
+            "ks_distance": self.ks_distance,
+            "spike_edge_ns": list(self.spike_edge_ns),
+            "checks": [{"name": check.name, "value": check.value, "problem": check.problem} for check in self.checks],
+        }
+
+
+def runs_of(path: Path) -> list[Path]:
+    """The run itself, or the runs of an experiment. Raises BenchError."""
+    inner = path / "runs"
+    if inner.is_dir():
+        found = sorted(child for child in inner.iterdir() if child.is_dir())
+        if not found:
+            raise BenchError(f"{path} is an experiment without runs")
+        return found
+    return [open_run(path).path]
+
+
+def check_run(path: Path) -> Validity:
+    """Check one load run. Raises BenchError where the folder is not one."""
+    saved = open_run(path)
+    if saved.run.get("kind") != "load":
+        raise BenchError(f"{path} is a {saved.run.get('kind')} run; only load runs have arrivals to check")
+    schedule, rows = saved.table("schedule"), saved.table("requests")
+    if schedule is None:
+        raise BenchError(f"{path} has no schedule, so what it was to deliver is not known")
+    asked = schedule.column("intended_ns").to_numpy()
+    order = np.argsort(rows.column("seq").to_numpy(), kind="stable") if rows is not None else np.empty(0, np.int64)
+    seq = _numbers(rows, "seq", order)
+    intended, sent = _numbers(rows, "intended_ns", order), _numbers(rows, "sent_ns", order)
+    status = rows.column("status").to_numpy(zero_copy_only=False)[order] if rows is not None else np.empty(0, object)
+    error = rows.column("error").to_numpy(zero_copy_only=False)[order] if rows is not None else np.empty(0, object)
+    was_sent = sent >= 0
+    counts = {str(name): int(count) for name, count in zip(*np.unique(status.astype(str), return_counts=True), strict=True)}
+    reasons, numbers = np.unique(error[status == "not_sent"].astype(str), return_counts=True)
+    not_sent = dict(zip(map(str, reasons), map(int, numbers), strict=True))
+    lag = np.sort((sent - intended)[was_sent])
+    edges = _spike_edges(schedule, seq, intended, sent)
+    distance = _gap_distance(intended[was_sent], sent[was_sent])
+    lag_p50, lag_p99 = _whole(percentile(lag, 50)), _whole(percentile(lag, 99))
+    lag_max = int(lag[-1]) if len(lag) else None
+    checks = [
+        _accounted(schedule.column("seq").to_numpy(), seq, saved.partial),
+        _sent(len(asked), counts, not_sent),
+        _lag(lag_p50, lag_p99, lag_max),
+        _gaps(distance),
+        _edges(edges),
+        *_generator(saved.read_json("summary.json"), saved.partial),
+    ]
+    return Validity(
+        partial=saved.partial,
+        arrivals=len(asked),
+        counts=counts,
+        not_sent=not_sent,
+        lag_p50_ns=lag_p50,
+        lag_p99_ns=lag_p99,
+        lag_max_ns=lag_max,
+        ks_distance=distance,
+        spike_edge_ns=tuple(edges),
+        checks=tuple(checks),
+    )
+
+
+def describe(path: Path, validity: Validity) -> str:
+    """The verdict first, then one line a check."""
+    lines = [f"{path}: {'valid' if validity.valid else 'INVALID'}"]
+    if validity.partial:
+        lines.append("  this run did not end by itself; what it had recorded until then is checked")
+    lines += [f"  INVALID: {check.problem}" for check in validity.checks if check.problem]
+    width = max(len(check.name) for check in validity.checks)
+    lines += [f"  {check.name:{width}}  {check.value}" for check in validity.checks]
+    return "\n".join(lines)
+
+
+def _accounted(asked: Times, seq: Times, partial: bool) -> Check:
+    """Exactly one row for each arrival."""
+    once = len(seq) == len(np.unique(seq)) and bool(np.isin(seq, asked).all())
+    value = f"{len(asked)} scheduled, {len(seq)} recorded"
+    if not once:
+        problem = "arrivals are recorded twice, or were never scheduled: the records are damaged; run it again"
+    elif len(seq) < len(asked):
+        problem = (
+            f"{len(asked) - len(seq)} arrivals have no row, because the run was cut off; run it again"
+            if partial
+            else f"{len(asked) - len(seq)} arrivals have no row: the records are damaged; run it again"
+        )
+    else:
+        problem = None
+    return Check(name="arrivals", value=value, problem=problem)
+
+
+def _sent(arrivals: int, counts: Mapping[str, int], not_sent: Mapping[str, int]) -> Check:
+    """scheduled = sent + not sent (by reason). What was left out because somebody stopped the run is not a fault."""
+    lost = counts.get("lost_worker", 0)
+    ends = ", ".join(f"{counts[name]} {name}" for name in counts)
+    why = "; ".join(f"{count} {reason}" for reason, count in not_sent.items())
+    value = ends + (f" (not sent: {why})" if why else "")
+    faults = {reason: count for reason, count in not_sent.items() if reason != "stopped"}
+    if lost:
+        return Check(
+            name="ends", value=value, problem=f"a worker died and {lost} of its arrivals are unknown; see its log, and run it again"
+        )
+    if sum(faults.values()) > _MAX_NOT_SENT * arrivals:
+        worst = max(faults, key=lambda reason: faults[reason])
+        problem = f"{sum(faults.values())} of {arrivals} arrivals were not sent, most of them: {worst}; {_remedy(worst)}"
+        return Check(name="ends", value=value, problem=problem)
+    if arrivals and not any(count for name, count in counts.items() if name != "not_sent"):
+        return Check(name="ends", value=value, problem="nothing was sent at all; run it again")
+    return Check(name="ends", value=value)
+
+
+def _remedy(reason: str) -> str:
+    if reason.startswith("connect failed"):
+        return "see whether the server still runs and takes connections"
+    if "connections" in reason:
+        return "raise --max-connections (and the limit of open files, ulimit -n), or lower the rate"
+    if reason.startswith("deadline"):
+        return "the generator was held up for longer than the deadline: use more workers (--processes) or a quieter machine"
+    return "run it again"
+
+
+def _lag(p50: int | None, p99: int | None, largest: int | None) -> Check:
+    value = f"p50 {format_duration(p50)}, p99 {format_duration(p99)}, max {format_duration(largest)}"
+    # With too few sends for a p99 only the worst one can be judged, and one alone may be the machine's.
+    judged, name, limit = (p99, "p99", _MAX_LAG_P99_NS) if p99 is not None else (largest, "max", 10 * _MAX_LAG_P99_NS)
+    problem = None
+    if judged is not None and judged > limit:
+        problem = (
+            f"the {name} of the send lag is {format_duration(judged)}, above {format_duration(limit)}: the generator could not "
+            "keep to the schedule; use more workers (--processes), a lower rate, or a machine that does nothing else"
+        )
+    return Check(name="send lag", value=value, problem=problem)
+
+
+def _gap_distance(intended: Times, sent: Times) -> float | None:
+    """Largest distance between the distributions of intended and delivered gaps (two-sample Kolmogorov-Smirnov statistic).
+
+    A timer cannot place gaps more finely than it wakes, and constant arrivals have one gap only, so gaps are compared in
+    steps of the larger of 1 ms and a tenth of the median gap. None with fewer than 100 gaps.
+    """
+    if len(sent) < 101:
+        return None
+    wanted, delivered = np.diff(intended), np.diff(np.sort(sent))
+    step = max(_KS_EXCESS_NS, int(np.median(wanted)) // 10)
+    wanted, delivered = np.sort(np.rint(wanted / step)), np.sort(np.rint(delivered / step))
+    points = np.union1d(wanted, delivered)
+    below = np.searchsorted(wanted, points, side="right") / len(wanted)
+    return float(np.abs(below - np.searchsorted(delivered, points, side="right") / len(delivered)).max())
+
+
+def _gaps(distance: float | None) -> Check:
+    value = "too few gaps to compare" if distance is None else f"KS distance {distance:.3f} of delivered against intended gaps"
+    problem = None
+    if distance is not None and distance > _MAX_KS:
+        problem = (
+            f"the gaps between sends differ from the schedule's (KS distance {distance:.3f}, limit {_MAX_KS}): the load had another "
+            "shape than was asked for; use more workers (--processes) or a machine that does nothing else"
+        )
+    return Check(name="gaps", value=value, problem=problem)
+
+
+def _spike_edges(schedule: Any, seq: Times, intended: Times, sent: Times) -> list[int | None]:
+    """For each spike: how late its tenth arrival (its last, in a smaller one) was sent, ns; None where it was not sent."""
+    if "spike" not in schedule.column_names:
+        return []
+    spike = schedule.column("spike").fill_null(-1).to_numpy()
+    numbers = schedule.column("seq").to_numpy()
+    edges: list[int | None] = []
+    for index in np.unique(spike[spike >= 0]):
+        inside = numbers[spike == index]
+        at = int(np.searchsorted(seq, inside[min(_EDGE_ARRIVAL, len(inside)) - 1]))
+        known = at < len(seq) and seq[at] == inside[min(_EDGE_ARRIVAL, len(inside)) - 1] and sent[at] >= 0
+        edges.append(int(sent[at] - intended[at]) if known else None)
+    return edges
+
+
+def _edges(edges: list[int | None]) -> Check:
+    known = [edge for edge in edges if edge is not None]
+    if not edges:
+        return Check(name="spikes", value="none in this schedule")
+    value = f"{len(edges)} spikes, their tenth send at most {format_duration(max(known) if known else None)} late"
+    late = sum(edge > _MAX_EDGE_NS for edge in known)
+    problem = None
+    if late:
+        problem = (
+            f"{late} of {len(edges)} spikes arrived more than {format_duration(_MAX_EDGE_NS)} late; "
+            "use more workers (--processes) or a machine that does nothing else"
+        )
+    return Check(name="spikes", value=value, problem=problem)
+
+
+def _generator(summary: Mapping[str, Any] | None, partial: bool) -> list[Check]:
+    """The generator's own health, as its workers told it at the end."""
+    if summary is None:
+        return [Check(name="generator", value="not known: it was cut off before it could tell" if partial else "not known")]
+    workers = summary.get("generators") or []
+    checks = []
+    if workers:
+        cpu = max(worker["cpu_ns"] / max(worker["wall_ns"], 1) for worker in workers)
+        pause = max(worker["longest_pause_ns"] for worker in workers)
+        flush = max(worker["longest_flush_ns"] for worker in workers)
+        failures = [worker["failure"] for worker in workers if worker.get("failure")]
+        timers = "/".join(sorted({worker["timer"] for worker in workers}))
+        problem = None
+        if failures:
+            problem = f"the generator itself failed ({failures[0]}); report this, and run it again"
+        elif cpu > _MAX_CPU:
+            problem = f"a generator process used {cpu:.0%} of a core, so it may have been the bottleneck; use more workers (--processes)"
+        elif pause > _MAX_PAUSE_NS:
+            problem = (
+                f"the generator was held up for {format_duration(pause)} by its machine; "
+                "run it on a machine that does nothing else, or on cores of its own"
+            )
+        holds = f"longest pause {format_duration(pause)}, longest hold by a flush {format_duration(flush)}"
+        value = f"CPU {cpu:.0%} of a core, timer {timers}, {holds}"
+        checks.append(Check(name="generator", value=value, problem=problem))
+    restarted = summary.get("server_restarted")
+    checks.append(
+        Check(
+            name="server",
+            value={None: "restarts not known", False: "did not restart", True: "restarted during the run"}[restarted],
+            problem="the server was another process at the end than at the start; see its log, and run it again" if restarted else None,
+        )
+    )
+    offset = summary.get("clock_offset_ns")
+    checks.append(Check(name="clocks", value="offset not known" if offset is None else f"offset {format_duration(offset)} between workers"))
+    return checks
+
+
+def _numbers(rows: Any, name: str, order: Times) -> Times:
+    """A column in the order of seq, -1 where it is null."""
+    if rows is None:
+        return np.empty(0, np.int64)
+    values: Times = rows.column(name).fill_null(-1).to_numpy()
+    return values[order]
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,139 @@
+"""`bench burst`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.cli import options
+from bench.cli.app import app
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from bench.engine.resolve import BuildOptions
+    from bench.experiment.conduct import Setup
+    from bench.experiment.plan import PlannedRun
+    from bench.records import RunFolder
+
+
+@app.command()
+def burst(
+    subject: Annotated[
+        str, typer.Argument(metavar="[ENGINE|MODEL|NAME]", help="An engine directory, an .onnx file, or resnet50, bert-base, tiny.")
+    ] = "resnet50",
+    arms: Annotated[
+        str,
+        typer.Option(metavar="ARM,ARM...", help="cold-load, lazy, warm-pool, elastic, with settings: warm-pool:pool=4,sharing=copy."),
+    ] = "cold-load,warm-pool",
+    spikes: Annotated[int, typer.Option(help="Spikes of each arm: the unit that the intervals count.")] = 20,
+    blocks: Annotated[int, typer.Option(help="Fresh servers of each arm; the spikes are shared out among them.")] = 5,
+    base: Annotated[str, typer.Option(metavar="RATE", help="Requests/s between spikes, or 0.3x, 0.3x:slowest, 0.3x:ARM.")] = "0.3x:slowest",
+    peak: Annotated[str, typer.Option(metavar="RATE", help="Requests/s in a spike, in the same forms.")] = "1.2x:slowest",
+    hold: Annotated[str, typer.Option(metavar="TIME", help="How long a spike lasts.")] = "2s",
+    rest: Annotated[str, typer.Option(metavar="TIME", help="Mean time between spikes.")] = "6s",
+    slo: Annotated[str | None, typer.Option(metavar="TIME", help="Response time that counts as good.")] = None,
+    deadline: Annotated[str, typer.Option(metavar="TIME", help="When an arrival without an answer is a timeout.")] = "30s",
+    calibrate: Annotated[str, typer.Option(metavar="TIME", help="How long the capacity of each arm is measured.")] = "3s",
+    results: options.Results = Path("results"),
+    resume: Annotated[Path | None, typer.Option(metavar="EXPERIMENT", help="Go on with an interrupted experiment.")] = None,
+    force: Annotated[bool, typer.Option(help="Run although another experiment runs on this machine.")] = False,
+    runtime: options.Runtime = "onnxruntime",
+    optimize: options.Optimize = "all",
+    shape: options.Shape = None,
+    values: options.Input = None,
+    name: options.Name = None,
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals and of the order of the arms.")] = 1,
+    trust: options.Trust = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Replay the same spikes against several arms of one engine, and say what users wait for in each.
+
+    Every arm gets a fresh server for each block and the same schedule; the order of the arms in a block is random. Rates
+    with an x are multiples of a capacity, measured first in closed loop. The experiment is kept in a folder of its own.
+
+    Examples: bench burst resnet50 --arms cold-load,warm-pool:pool=2 --spikes 20 --slo 500ms
+
+    bench burst tiny --arms warm-pool,warm-pool:pool=2,lazy --base 50 --peak 400 --hold 1s --rest 3s
+    """
+    from bench.cli.progress import bar
+    from bench.engine.resolve import BuildOptions, cache_folder
+    from bench.experiment.conduct import conduct, only_one, reopen
+    from bench.subprocesses import stop_on_sigterm
+
+    with stop_on_sigterm(), only_one(force, cache_folder()):
+        if resume is not None:
+            folder, setup, planned = reopen(resume)
+        else:
+            given = BuildOptions.from_flags(runtime=runtime, optimize=optimize, name=name, shapes=shape or [], inputs=values or [], seed=0)
+            folder, setup, planned = _prepare(
+                subject, given, arms, (base, peak), (hold, rest, calibrate), (spikes, blocks, seed), slo, deadline, results, trust
+            )
+        try:
+            with bar("burst") as show:
+                conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
+        except KeyboardInterrupt:
+            typer.echo(f"stopped; go on with: bench burst --resume {folder.path}", err=True)
+            raise
+        path = folder.finish()
+    typer.echo(str(path))
+
+
+def _prepare(
+    subject: str,
+    build: BuildOptions,
+    arms_text: str,
+    rates: tuple[str, str],
+    times: tuple[str, str, str],
+    counts: tuple[int, int, int],
+    slo: str | None,
+    deadline: str,
+    results: Path,
+    trust: Path | None,
+) -> tuple[RunFolder, Setup, list[PlannedRun]]:
+    """Check everything, build the engine, calibrate, and make the experiment's folder with its whole plan."""
+    from bench import environment
+    from bench.cli.progress import steps
+    from bench.engine.resolve import resolve_engine
+    from bench.experiment import plan
+    from bench.experiment.arms import parse_arms
+    from bench.experiment.calibration import Capacity
+    from bench.experiment.conduct import Setup, calibrate, start_experiment
+    from bench.records import RunFolder, new_run_id
+    from bench.units import parse_duration_ns
+
+    arms = parse_arms(arms_text)
+    hold_ns, rest_ns, calibrate_ns = (parse_duration_ns(t, f) for t, f in zip(times, ("--hold", "--rest", "--calibrate"), strict=True))
+    slo_ns = None if slo is None else parse_duration_ns(slo, "--slo")
+    parse_duration_ns(deadline, "--deadline")
+    count, blocks, seed = counts
+    for text, flag in zip(rates, ("--base", "--peak"), strict=True):
+        plan.check_rate(text, flag, [arm.name for arm in arms])
+    if not 1 <= blocks <= count:
+        raise BenchError(f"--spikes {count} cannot be split into --blocks {blocks}: each block needs a spike")
+    RunFolder.check_writable(results)
+    with steps(f"burst of {subject}") as progress:
+        engine = resolve_engine(subject, build, progress)
+        capacities: dict[str, Capacity] = {}
+        if plan.needs_calibration(*rates):
+            capacities = calibrate(engine, arms, duration_s=calibrate_ns / 1e9, trust=trust, progress=progress)
+            for arm, capacity in capacities.items():
+                progress(f"{arm}: {capacity.rate_per_s:.3g} requests/s ({capacity.requests} requests, {capacity.senders} senders)")
+    base_per_s, peak_per_s = (plan.parse_rate(t, f, capacities) for t, f in zip(rates, ("--base", "--peak"), strict=True))
+    setup = Setup(
+        engine_dir=engine,
+        arms=tuple(arms),
+        spikes=plan.Spikes(
+            base_per_s=base_per_s, peak_per_s=peak_per_s, hold_ns=hold_ns, rest_ns=rest_ns, count=count, blocks=blocks, seed=seed
+        ),
+        slo_ns=slo_ns,
+        deadline=deadline,
+        trust=trust,
+        timeout_s=600.0 + count * (hold_ns + rest_ns) / 1e9 * 3,
+    )
+    found = environment.collect(results)
+    facts = {**environment.to_json(found), "warnings": environment.warnings(found)}
+    folder, planned = start_experiment(results, new_run_id("burst", Path(subject).stem), setup, capacities, facts, sys.argv)
+    return folder, setup, planned

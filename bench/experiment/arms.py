@@ -1,0 +1,79 @@
+"""Arms: `cold-load`, `lazy`, `warm-pool:pool=4,sharing=copy`, `elastic:min=1,max=4`, each optionally `NAME=` in front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.errors import BenchError
+
+MODES = ("cold-load", "lazy", "warm-pool", "elastic")
+# An arm's key -> the server's flag.
+_FLAGS = {
+    "pool": "--pool-size",
+    "sharing": "--sharing",
+    "min": "--min",
+    "max": "--max",
+    "idle": "--idle-timeout",
+    "queue": "--queue-limit",
+    "acquire": "--acquire-timeout",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way to serve the engine. `settings` are runtime settings (`threads=1`), `options` the keys of the text."""
+
+    name: str
+    mode: str
+    options: Mapping[str, str]
+    settings: Mapping[str, str]
+
+    def flags(self) -> list[str]:
+        """The server's command line for this arm."""
+        flags = [f"--mode={self.mode}", *(f"{_FLAGS[key]}={value}" for key, value in self.options.items())]
+        return flags + [f"--set={key}={value}" for key, value in self.settings.items()]
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests it can work on at once."""
+        return int(self.options.get("max", 4)) if self.mode == "elastic" else int(self.options.get("pool", 1))
+
+
+def parse_arms(text: str) -> list[Arm]:
+    """`cold-load,warm-pool:pool=4,sharing=copy,lazy`: a word with a mode begins an arm, KEY=VALUE belongs to the one before.
+
+    Keys are pool, sharing, min, max, idle, queue, acquire; any other is a runtime setting. Raises BenchError.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    parts: list[list[str]] = []
+    for word in words:
+        head, _, rest = word.partition(":")
+        if head in MODES:
+            parts.append([head, *([rest] if rest else [])])
+        elif parts and "=" in word:
+            parts[-1].append(word)
+        else:
+            raise BenchError(f"--arms {text!r}: {word!r} is no arm; write {', '.join(MODES)}, with settings such as warm-pool:pool=4")
+    if not parts:
+        raise BenchError("--arms names no arm")
+    arms = [_arm(mode, pairs, text) for mode, *pairs in parts]
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names):
+        raise BenchError(f"--arms {text!r}: the arm {next(n for n in names if names.count(n) > 1)} is there twice")
+    return arms
+
+
+def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
+    options: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not value:
+            raise BenchError(f"--arms {text!r}: {pair!r} is not KEY=VALUE")
+        (options if key in _FLAGS else settings)[key] = value
+    for key in ("pool", "min", "max"):
+        if key in options and not options[key].isdigit():
+            raise BenchError(f"--arms {text!r}: {key}={options[key]} is not a whole number")
+    name = mode + "".join(f"-{key}{value}" for key, value in [*options.items(), *settings.items()])
+    return Arm(name=name, mode=mode, options=options, settings=settings)

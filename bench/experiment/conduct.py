@@ -1,0 +1,228 @@
+"""Run the experiment: a fresh server for each block of each arm, Locust as a child, the run kept, everything stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.clock import utc_now, wall_anchor
+from bench.engine.manifest import read_manifest
+from bench.errors import EXIT_FINE, EXIT_INVALID_RUN, BenchError
+from bench.experiment.arms import Arm
+from bench.experiment.calibration import Capacity, measure_capacity
+from bench.experiment.plan import PlannedRun, Spikes, plan_runs
+from bench.load.arrivals_text import parse_arrivals
+from bench.load.schedule import write_schedule
+from bench.records import SCHEMA_VERSION, RunFolder
+from bench.server_process import ServerProcess
+from bench.server_timeline import read_server_timeline
+from bench.subprocesses import Child, child_environment, module_command
+
+RUNS = "runs"
+_SCHEDULES = "schedules"
+_SETTLE_S = 0.5  # between the end of one server and the start of the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What all runs of an experiment share."""
+
+    engine_dir: Path
+    arms: tuple[Arm, ...]
+    spikes: Spikes
+    slo_ns: int | None
+    deadline: str
+    trust: Path | None
+    timeout_s: float
+
+
+@contextlib.contextmanager
+def only_one(force: bool, place: Path) -> Iterator[None]:
+    """Two experiments at once on one machine would spoil each other. Raises BenchError where another one runs."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "burst.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if not force:
+                file.seek(0)
+                who = file.read().strip() or "another process"
+                raise BenchError(
+                    f"another bench burst is running ({who}); two at once would spoil each other, wait or say --force"
+                ) from None
+        else:
+            file.truncate(0)
+            file.write(f"process {os.getpid()}")
+            file.flush()
+        yield
+
+
+def calibrate(
+    setup_engine: Path, arms: Sequence[Arm], *, duration_s: float, trust: Path | None, progress: Callable[[str], None]
+) -> dict[str, Capacity]:
+    """The capacity of each arm, each on a fresh server."""
+    manifest = read_manifest(setup_engine)
+    found = {}
+    for arm in arms:
+        progress(f"calibrating {arm.name}")
+        with _start_server(setup_engine, arm, trust, None) as server:
+            server.wait_ready()
+            found[arm.name] = measure_capacity(server.url, setup_engine, manifest, senders=arm.concurrency, duration_s=duration_s)
+    return found
+
+
+def start_experiment(
+    results: Path, run_id: str, setup: Setup, capacities: Mapping[str, Capacity], environment: Mapping[str, Any], command: Sequence[str]
+) -> tuple[RunFolder, list[PlannedRun]]:
+    """Make the folder and write the whole plan into its `run.json`, and the schedule of every block."""
+    import dataclasses
+
+    import bench
+
+    planned = plan_runs(setup.spikes, setup.arms)
+    folder = RunFolder.create(results, run_id)
+    manifest = read_manifest(setup.engine_dir)
+    folder.write_json(
+        "run.json",
+        {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "experiment",
+            "run_id": run_id,
+            "created": utc_now(),
+            "clock": wall_anchor(),
+            "coldburst_version": bench.__version__,
+            "command": list(command),
+            "engine": json.loads(manifest.to_json()),
+            "engine_dir": str(setup.engine_dir.resolve()),
+            "title": manifest.title,
+            "arms": [dataclasses.asdict(arm) for arm in setup.arms],
+            "capacities": {name: dataclasses.asdict(capacity) for name, capacity in capacities.items()},
+            "spikes": dataclasses.asdict(setup.spikes),
+            "slo_ns": setup.slo_ns,
+            "deadline": setup.deadline,
+            "timeout_s": setup.timeout_s,
+            "order": [dataclasses.asdict(run) for run in planned],
+            "environment": dict(environment),
+        },
+    )
+    (folder.path / _SCHEDULES).mkdir()
+    (folder.path / RUNS).mkdir()
+    for run in {run.block: run for run in planned}.values():
+        process = parse_arrivals(setup.spikes.arrivals_text(run.spikes))
+        write_schedule(process.schedule(run.schedule_seed), folder.path / _SCHEDULES / f"{run.block:02d}.parquet")
+    return folder, planned
+
+
+def reopen(path: Path) -> tuple[RunFolder, Setup, list[PlannedRun]]:
+    """An experiment that was interrupted, to go on with. Raises BenchError."""
+    from bench.records import open_run
+
+    saved = open_run(path)
+    if saved.run.get("kind") != "experiment" or not saved.partial:
+        raise BenchError(f"{path} is not an interrupted experiment: --resume takes a folder that ends in .partial")
+    run = saved.run
+    setup = Setup(
+        engine_dir=Path(run["engine_dir"]),
+        arms=tuple(Arm(**arm) for arm in run["arms"]),
+        spikes=Spikes(**run["spikes"]),
+        slo_ns=run["slo_ns"],
+        deadline=run["deadline"],
+        trust=None,
+        timeout_s=run["timeout_s"],
+    )
+    if json.loads(read_manifest(setup.engine_dir).to_json()) != run["engine"]:
+        raise BenchError(f"{setup.engine_dir} is another engine than the one that {path} began with; start a new experiment")
+    return RunFolder(saved.path, run["run_id"]), setup, [PlannedRun(**planned) for planned in run["order"]]
+
+
+def conduct(folder: RunFolder, setup: Setup, planned: Sequence[PlannedRun], progress: Callable[[int, int, str], None]) -> None:
+    """Run what is not there yet. An interrupted run is done again; what was finished stays."""
+    for stale in (folder.path / RUNS).glob("*.partial"):
+        shutil.rmtree(stale)
+    arms = {arm.name: arm for arm in setup.arms}
+    for number, run in enumerate(planned):
+        if (folder.path / RUNS / run.folder).exists():
+            continue
+        progress(number, len(planned), f"block {run.block + 1} of {setup.spikes.blocks}, {run.arm}")
+        _conduct_one(folder.path, setup, arms[run.arm], run)
+        time.sleep(_SETTLE_S)
+    progress(len(planned), len(planned), "done")
+
+
+def _conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> None:
+    workplace = experiment / RUNS / f"{run.folder}.partial"
+    workplace.mkdir()
+    timeline = workplace / "timeline.jsonl"
+    with _start_server(setup.engine_dir, arm, setup.trust, timeline, setup.timeout_s) as server:
+        server.wait_ready()
+        made = _run_locust(server.url, experiment / _SCHEDULES / f"{run.block:02d}.parquet", workplace, setup)
+        server.check_alive()
+    import pyarrow.parquet as pq
+
+    record = json.loads((made / "run.json").read_text("utf-8"))
+    times = {"started_ns": server.started_ns, "listening_ns": server.listening_ns, "ready_ns": server.ready_ns}
+    record |= {"arm": arm.name, "block": run.block, "server": {**times, "flags": arm.flags()}}
+    (made / "run.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    _, samples = read_server_timeline(timeline, zero_ns=record["start_monotonic_ns"])
+    pq.write_table(samples, made / "timeline.parquet", compression="zstd")
+    made.rename(experiment / RUNS / run.folder)
+    shutil.rmtree(workplace)
+
+
+def _start_server(engine_dir: Path, arm: Arm, trust: Path | None, timeline: Path | None, timeout_s: float = 600.0) -> ServerProcess:
+    flags = arm.flags()
+    if trust is not None:
+        flags.append(f"--trust={trust.resolve()}")
+    if timeline is not None:
+        flags.append(f"--timeline={timeline.resolve()}")
+    return ServerProcess([engine_dir], flags, timeout_s=timeout_s)
+
+
+def _run_locust(url: str, schedule: Path, workplace: Path, setup: Setup) -> Path:
+    """One open-loop run. Returns its folder. Raises BenchError where Locust did not make one."""
+    arguments = [
+        f"--locustfile={scenario_file('burst')}",
+        "--headless",
+        f"--host={url}",
+        f"--schedule={schedule.resolve()}",
+        f"--results={workplace.resolve()}",
+        f"--probe={setup.engine_dir.resolve()}",
+        f"--model={read_manifest(setup.engine_dir).name}",
+        f"--deadline={setup.deadline}",
+        "--loglevel=WARNING",
+        "--only-summary",
+    ]
+    if setup.slo_ns is not None:
+        arguments.append(f"--slo={setup.slo_ns}ns")
+    with Child(module_command("locust", *arguments), child_environment()) as locust:
+        lines = locust.read_to_end(setup.timeout_s)
+        code = locust.wait(setup.timeout_s)
+        if code not in (EXIT_FINE, EXIT_INVALID_RUN):
+            raise BenchError(locust.complaint())
+    made = [path for path in workplace.iterdir() if (path / "run.json").exists() and not path.name.endswith(".partial")]
+    if len(made) != 1:
+        raise BenchError(
+            f"locust ended with code {code} and left no run in {workplace} (its last line: {lines[-1][:120] if lines else ''!r})"
+        )
+    return made[0]
+
+
+def scenario_file(name: str) -> Path:
+    """A locustfile of the installed scenarios, found without importing them."""
+    spec = importlib.util.find_spec("scenarios")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for place in [*places, str(Path(__file__).resolve().parents[2] / "scenarios")]:
+        path = Path(place) / f"{name}.py"
+        if path.is_file():
+            return path
+    raise BenchError(f"the scenario {name}.py is not installed beside bench (looked in {', '.join(places) or sys.path[0]})")

@@ -1,0 +1,88 @@
+"""A plain client of the Open Inference Protocol (KServe V2) over HTTP, one request at a time on one connection.
+
+For questions to a server outside of a load run (is it ready, does it answer correctly); load comes from scenarios/.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from bench.engine.manifest import DATATYPES, Manifest
+from bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class InferenceClient:
+    """`url` is the server's root, such as http://127.0.0.1:8000. Raises BenchError where nobody answers."""
+
+    def __init__(self, url: str, timeout_s: float = 600.0) -> None:
+        parts = urlsplit(url)
+        self._url = url
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
+
+    def ready(self) -> bool:
+        """Whether the server says that it is ready; by the status code, as clients should judge it."""
+        return self._ask("GET", "/v2/health/ready", None, {})[0] == 200
+
+    def infer(self, model: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        """One request; returns status, headers (names in lower case) and body."""
+        return self._ask("POST", f"/v2/models/{quote(model, safe='')}/infer", body, headers)
+
+    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        try:
+            self._connection.request(method, path, body=body, headers=dict(headers))
+            reply = self._connection.getresponse()
+            return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise BenchError(f"{self._url} does not answer {method} {path} ({error or type(error).__name__})") from None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> InferenceClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def encode_request(manifest: Manifest, inputs: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of a request in the binary tensor extension, asking for binary outputs."""
+    tensors = []
+    for tensor in manifest.inputs:
+        array = inputs[tensor.name]
+        parameters = {"binary_data_size": array.nbytes}
+        tensors.append({"name": tensor.name, "datatype": tensor.datatype, "shape": list(array.shape), "parameters": parameters})
+    head = json.dumps({"inputs": tensors, "parameters": {"binary_data_output": True}}).encode()
+    body = b"".join([head, *(inputs[t.name].tobytes() for t in manifest.inputs)])
+    return body, {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
+
+
+def decode_reply(headers: Mapping[str, str], body: bytes) -> dict[str, NDArray[Any]]:
+    """The outputs of a reply, JSON or binary, as arrays. Raises BenchError for what is not a V2 reply."""
+    import numpy as np
+
+    try:
+        head_bytes = int(headers.get("inference-header-content-length", len(body)))
+        document, offset = json.loads(body[:head_bytes]), head_bytes
+        outputs: dict[str, NDArray[Any]] = {}
+        for tensor in document["outputs"]:
+            dtype, shape = np.dtype(DATATYPES[tensor["datatype"]]), tuple(tensor["shape"])
+            size = tensor.get("parameters", {}).get("binary_data_size")
+            if size is None:
+                outputs[tensor["name"]] = np.array(tensor["data"], dtype=dtype).reshape(shape)
+                continue
+            outputs[tensor["name"]] = np.frombuffer(body, dtype, count=math.prod(shape), offset=offset).reshape(shape)
+            offset += size
+        return outputs
+    except (ValueError, KeyError, TypeError) as error:
+        raise BenchError(f"the reply is not of the Open Inference Protocol ({type(error).__name__}: {error})") from None

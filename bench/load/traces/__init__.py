@@ -1,0 +1,1 @@
+"""Request traces of other systems, read into a schedule: one importer a format."""

@@ -1,0 +1,83 @@
+"""The cold-start level `server`: a fresh server process until its first correct HTTP answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.clock import now_ns
+from bench.engine.manifest import Manifest, check_answer
+from bench.engine.probe import ProbeCase, read_probe
+from bench.errors import BenchError, WrongAnswer
+from bench.inference_client import InferenceClient, decode_reply, encode_request
+from bench.server_process import ServerProcess
+
+STEADY_RUNS = 10
+_PATIENCE_NS = 10_000_000_000  # a server that said it is ready and answers wrongly for this long is given up
+
+
+def run_server_trial(engine_dir: Path, manifest: Manifest, start: Callable[[], ServerProcess]) -> dict[str, Any]:
+    """One trial in the form that the probe reports, timed by this process's clock.
+
+    Phases: `listen` (from the start until the server accepts connections), `ready` (until it says that it is ready),
+    `first_inference` (one request over HTTP), `check`. After the answer: `ready_before_right`, the time in which ready
+    was said before an answer was right (0 where the first answer after it was right), `second_inference`, `steady`.
+    Raises BenchError where the server does not come up or answers something else.
+    """
+    case = read_probe(engine_dir, manifest)
+    body, headers = encode_request(manifest, case.inputs)
+    phases: list[dict[str, Any]] = []
+    with start() as server:
+        ready_ns = server.wait_ready()
+        phases.append(_phase("listen", server.started_ns, server.listening_ns))
+        phases.append(_phase("ready", server.listening_ns, ready_ns))
+        with InferenceClient(server.url) as client:
+            if not client.ready():
+                raise BenchError(f"the server printed ready and answers /v2/health/ready with another status than 200 ({server.url})")
+            first_try_ns = right_try_ns = now_ns()
+            while True:
+                status, reply_headers, reply = client.infer(manifest.name, body, headers)
+                replied_ns = now_ns()
+                problem = _problem(manifest, case, status, reply_headers, reply)
+                checked_ns = now_ns()
+                if problem is None:
+                    break
+                if checked_ns - first_try_ns > _PATIENCE_NS:
+                    raise BenchError(f"the server says that it is ready and answers wrongly: {problem}")
+                right_try_ns = now_ns()
+            phases.append(_phase("first_inference", right_try_ns, replied_ns))
+            phases.append(_phase("check", replied_ns, checked_ns))
+            after = [_phase("ready_before_right", first_try_ns, right_try_ns), *_later(client, manifest, body, headers)]
+    return {
+        "started_ns": server.started_ns,
+        "answered_ns": checked_ns,
+        "phases": phases,
+        "after": after,
+        "resident_bytes": None,
+    }
+
+
+def _problem(manifest: Manifest, case: ProbeCase, status: int, headers: Mapping[str, str], reply: bytes) -> str | None:
+    if status != 200:
+        return f"status {status}: {reply[:200].decode(errors='replace')}"
+    try:
+        check_answer(manifest, case.expected, decode_reply(headers, reply))
+    except WrongAnswer as error:
+        return str(error)
+    return None
+
+
+def _later(client: InferenceClient, manifest: Manifest, body: bytes, headers: Mapping[str, str]) -> list[dict[str, Any]]:
+    runs = []
+    for _ in range(1 + STEADY_RUNS):
+        started = now_ns()
+        client.infer(manifest.name, body, headers)
+        runs.append((now_ns() - started, started))
+    second, *others = runs
+    duration, started = sorted(others)[STEADY_RUNS // 2]
+    return [_phase("second_inference", second[1], second[1] + second[0]), _phase("steady", started, started + duration)]
+
+
+def _phase(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
+    return {"name": name, "start_ns": start_ns, "end_ns": end_ns, "resident_bytes": None, "device_bytes": None}

@@ -1,0 +1,110 @@
+"""The HTTP face of the server, as a plain ASGI application: one table of paths, one handler for inference.
+
+There is no framework between uvicorn and the handlers: every path that exists is known before the first request comes,
+so a route is one look-up, and the infer route makes no objects that it does not need.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+from reference_server.documents import model_metadata, openapi_document, server_metadata
+from reference_server.infer import Inference
+from reference_server.log import Log
+from reference_server.registry import Registry, ServedModel
+from reference_server.responses import Handler, Receive, Scope, Send, fixed, reply, reply_error
+from reference_server.tensors import shorten
+
+
+class App:
+    """An ASGI 3 application over the models of a registry."""
+
+    def __init__(self, registry: Registry, log: Log, *, max_body_bytes: int) -> None:
+        self._registry = registry
+        self._log = log
+        self._draining = False
+        self._routes: dict[str, tuple[str, Handler]] = {
+            "/v2": ("GET", fixed(server_metadata())),
+            "/v2/health/live": ("GET", fixed(b'{"live":true}')),
+            "/v2/health/ready": ("GET", self._ready),
+            "/openapi.json": ("GET", self._openapi),
+            "/metrics": ("GET", self._metrics),
+        }
+        self._inferences: list[Inference] = []
+        for name, model in registry.models.items():
+            self._add_model(f"/v2/models/{name}", model, max_body_bytes)
+
+    def _add_model(self, base: str, model: ServedModel, max_body_bytes: int) -> None:
+        inference = Inference(model, self._log, max_body_bytes=max_body_bytes)
+        self._inferences.append(inference)
+
+        async def ready(scope: Scope, receive: Receive, send: Send) -> None:
+            await _reply_ready(send, model.ready and not self._draining, f"model {model.manifest.name}")
+
+        async def statistics(scope: Scope, receive: Receive, send: Send) -> None:
+            await reply(send, 200, inference.statistics.document(model.manifest.name, model.manifest.version))
+
+        metadata = fixed(model_metadata(model.manifest))
+        for path in (base, f"{base}/versions/{model.manifest.version}"):
+            self._routes[path] = ("GET", metadata)
+            self._routes[f"{path}/ready"] = ("GET", ready)
+            self._routes[f"{path}/stats"] = ("GET", statistics)
+            self._routes[f"{path}/infer"] = ("POST", inference)
+
+    @property
+    def in_flight(self) -> int:
+        """Inference requests that were accepted and not answered yet."""
+        return sum(inference.in_flight for inference in self._inferences)
+
+    def drain(self) -> None:
+        """Not ready from now on: new inference requests are refused."""
+        self._draining = True
+        for inference in self._inferences:
+            inference.draining = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get(scope["path"])
+        if route is None:
+            await reply_error(send, 404, self._not_found(scope["path"]))
+            return
+        method, handler = route
+        if scope["method"] != method and not (method == "GET" and scope["method"] == "HEAD"):
+            allowed = b"GET, HEAD" if method == "GET" else b"POST"
+            message = f"{scope['path']} takes {allowed.decode()}, not {scope['method']}"
+            await reply_error(send, 405, message, (b"allow", allowed))
+            return
+        try:
+            await handler(scope, receive, send)
+        except Exception:  # a defect of ours: stated as such, and the server goes on
+            self._log.event("error", f"a defect of the server on {scope['path']}", traceback=traceback.format_exc())
+            await reply_error(send, 500, "a defect of the server; its log says more")
+
+    def _not_found(self, path: str) -> str:
+        parts = path.split("/")
+        if path.startswith("/v2/models/") and parts[3]:
+            model = self._registry.models.get(parts[3])
+            if model is None:
+                return f"unknown model {shorten(parts[3])}; served here: {', '.join(self._registry.models)}"
+            if len(parts) > 5 and parts[4] == "versions" and parts[5] != model.manifest.version:
+                return f"model {parts[3]} has no version {shorten(parts[5])}, it has {model.manifest.version}"
+        return f"there is nothing at {shorten(path)}"
+
+    async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _reply_ready(send, self._registry.ready and not self._draining, "the server")
+
+    async def _openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, openapi_document([model.manifest for model in self._registry.models.values()]))
+
+    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from reference_server.metrics import expose
+
+        accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+        body, content_type = await expose(list(self._registry.models.values()), accept)
+        await reply(send, 200, body, content_type=content_type.encode())
+
+
+async def _reply_ready(send: Send, ready: bool, what: str) -> None:
+    if ready:
+        await reply(send, 200, b'{"ready":true}')
+    else:
+        await reply_error(send, 503, f"{what} is not ready")

@@ -1,0 +1,192 @@
+"""One HTTP/1.1 connection: uvicorn's httptools protocol, with limits in time and size, and two things the application needs.
+
+What uvicorn does, stays: pipelined requests are answered in order, a client that does not read stops the writing. Added:
+
+- A request must arrive within the header and the body timeout (408), a reply must be taken within the body timeout; headers
+  have a limit (431). So neither a slow-loris nor a half-open connection stays for ever.
+- A body is joined once, when it is complete, instead of being copied piece by piece.
+- `scope["state"]["first_byte_ns"]` is when the request's first byte was seen (bench.clock), and the task that the application
+  puts into `scope["state"]["connection"].running` is cancelled when the client goes away.
+
+This leans on names of uvicorn that it does not document; tests/test_server.py would tell if they moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from bench.clock import now_ns
+from reference_server.documents import error_document
+
+MAX_HEADER_BYTES = 64 * 1024
+_IDLE, _HEADERS, _BODY = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one request may take on its way in: time in ns, size in bytes."""
+
+    header_timeout_ns: int = 10 * 10**9
+    body_timeout_ns: int = 60 * 10**9
+    max_body_bytes: int = 64 * 2**20
+
+
+def tune_listener(listener: socket.socket) -> None:
+    """Accepted connections inherit these (tcp(7)): a peer that vanished is noticed within a minute, also while its request waits."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000)):
+        if hasattr(socket, option):  # Linux has all of them
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+class Connection(HttpToolsProtocol):
+    """Made by uvicorn for each connection; `limits` is set on the class that `with_limits` makes."""
+
+    limits = Limits()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.app_state = {"connection": self}
+        self.running: asyncio.Task[None] | None = None
+        self._silent = True  # it never said a word
+        self._phase = _HEADERS  # a connection that says nothing is a request whose headers do not come
+        self._armed = _IDLE
+        self._deadline: asyncio.TimerHandle | None = None
+        self._write_deadline: asyncio.TimerHandle | None = None
+        self._chunks: list[bytes] = []
+        self._body_bytes = 0
+        self._header_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._phase = _IDLE
+        self._watch()
+        self._stop_write_deadline()
+        self.pipeline.clear()
+        if self.running is not None:
+            self.running.cancel()
+
+    # Reading
+
+    def data_received(self, data: bytes) -> None:
+        self._silent = False
+        super().data_received(data)
+        if self._phase == _HEADERS:
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES:
+                self._refuse(431, f"the headers have more than {MAX_HEADER_BYTES} bytes")
+        if self._phase != self._armed:
+            self._watch()
+        elif self._phase == _IDLE and self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete:
+            # The rest of a body came after its reply: uvicorn has stopped the keep-alive timer and would not start it again.
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"]["first_byte_ns"] = now_ns()
+        self._phase = _HEADERS
+        self._header_bytes = 0
+        self._chunks = []
+        self._body_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self._phase = _BODY
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if cycle.response_complete:
+            return  # answered already (too large, say): the rest is read and dropped, so that the client can read the answer
+        self._chunks.append(body)
+        self._body_bytes += len(body)
+        if self._body_bytes > self.limits.max_body_bytes:
+            self._hand_over_body()
+
+    def on_message_complete(self) -> None:
+        self._phase = _IDLE
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            self._hand_over_body()
+
+    def _hand_over_body(self) -> None:
+        chunks = self._chunks
+        if self.cycle.body:  # a body over the limit is handed over piece by piece, and this one was not fetched yet
+            chunks.insert(0, bytes(self.cycle.body))
+        # uvicorn passes `bytes(cycle.body)` on, and bytes() of bytes is the same object: no copy is made.
+        self.cycle.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment]
+        self._chunks = []
+        self.cycle.message_event.set()
+
+    # Timers
+
+    def _watch(self) -> None:
+        """Run the timer of the phase that reading is in, and no other."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._armed = self._phase
+        if self._phase != _IDLE:
+            timeout_ns = self.limits.header_timeout_ns if self._phase == _HEADERS else self.limits.body_timeout_ns
+            self._deadline = self.loop.call_later(timeout_ns / 1e9, self._too_slow)
+
+    def _too_slow(self) -> None:
+        cycle = self.cycle
+        earlier_runs = cycle is not None and not cycle.response_complete and (self._phase == _HEADERS or cycle.scope is not self.scope)
+        if self.flow.read_paused or self.pipeline or earlier_runs:
+            self._watch()  # the server is not reading, or owes an earlier answer first: not the client's slowness
+        elif self._silent:
+            self.transport.abort()
+        elif self._phase == _BODY and cycle.response_started:
+            self.transport.close()
+        else:
+            what = "headers" if self._phase == _HEADERS else "body"
+            self._refuse(408, f"the request's {what} did not arrive in time")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_deadline = self.loop.call_later(self.limits.body_timeout_ns / 1e9, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_write_deadline()
+
+    def _stop_write_deadline(self) -> None:
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
+    # Answers that no application sees
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade (h2c, WebSocket) is ignored, as RFC 9110 7.8 allows, but the parser stops there: the answer is the last."""
+        self.cycle.keep_alive = False
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer and close. Where an earlier request still waits for its answer, close after that instead."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body or self.pipeline):
+            cycle.keep_alive = False
+            return
+        if not self.transport.is_closing():
+            body = error_document(message)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(b"".join((STATUS_LINE[status], head, body)))
+        self.transport.close()
+
+
+def with_limits(limits: Limits) -> type[Connection]:
+    """The protocol class to give to uvicorn."""
+    return type("LimitedConnection", (Connection,), {"limits": limits})

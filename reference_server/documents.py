@@ -1,0 +1,153 @@
+"""The documents that the server answers with: errors, metadata, and the description of its own interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+import bench
+from bench.engine.manifest import DATATYPES, Manifest, Tensor
+
+SERVER_NAME = "coldburst-reference-server"
+EXTENSIONS = ("binary_tensor_data", "statistics")
+
+
+def error_document(message: str) -> bytes:
+    """The body of every reply that is not a success."""
+    return orjson.dumps({"error": message})
+
+
+def server_metadata() -> bytes:
+    """What `GET /v2` answers."""
+    return orjson.dumps({"name": SERVER_NAME, "version": bench.__version__, "extensions": EXTENSIONS})
+
+
+def model_metadata(manifest: Manifest) -> bytes:
+    """What `GET /v2/models/NAME` answers; dynamic axes are -1."""
+
+    def tensors(described: Sequence[Tensor]) -> list[dict[str, Any]]:
+        return [{"name": t.name, "datatype": t.datatype, "shape": list(t.shape)} for t in described]
+
+    document = {
+        "name": manifest.name,
+        "versions": [manifest.version],
+        "platform": manifest.runtime,
+        "inputs": tensors(manifest.inputs),
+        "outputs": tensors(manifest.outputs),
+    }
+    return orjson.dumps(document)
+
+
+def openapi_document(manifests: Sequence[Manifest]) -> bytes:
+    """What `GET /openapi.json` answers: the paths that exist on this server, in OpenAPI 3.1."""
+    paths: dict[str, Any] = {
+        "/v2": _get("Server metadata", _METADATA),
+        "/v2/health/live": _get("Whether the process answers", {"type": "object"}),
+        "/v2/health/ready": _get("Whether every model is ready", {"type": "object"}, 503),
+        "/metrics": {
+            "get": {"summary": "Prometheus exposition", "responses": {"200": {"description": "metrics", "content": {"text/plain": {}}}}}
+        },
+    }
+    for manifest in manifests:
+        for base in (f"/v2/models/{manifest.name}", f"/v2/models/{manifest.name}/versions/{manifest.version}"):
+            paths[base] = _get("Model metadata", _METADATA)
+            paths[f"{base}/ready"] = _get("Whether the model is ready", {"type": "object"}, 503)
+            paths[f"{base}/stats"] = _get("Counts and times since the start", {"type": "object"})
+            paths[f"{base}/infer"] = {"post": _infer_operation(manifest)}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": SERVER_NAME, "version": bench.__version__},
+        "paths": paths,
+        "components": {"schemas": {"Error": _ERROR}},
+    }
+    return orjson.dumps(document)
+
+
+_ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+_METADATA = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
+_SERVER_TIMING = {
+    "Server-Timing": {"description": "queue, pool, load, input, infer, output in ms", "required": True, "schema": {"type": "string"}}
+}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _error(description: str) -> dict[str, Any]:
+    return {"description": description, "content": _json({"$ref": "#/components/schemas/Error"})}
+
+
+def _get(summary: str, schema: dict[str, Any], *errors: int) -> dict[str, Any]:
+    responses = {"200": {"description": summary, "content": _json(schema)}} | {str(code): _error("not so") for code in errors}
+    return {"get": {"summary": summary, "responses": responses}}
+
+
+def _tensor_schema(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["name", "shape", "datatype"],
+        "properties": {
+            "name": {"const": tensor.name},
+            "datatype": {"const": tensor.datatype},
+            "shape": {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 1},
+                "minItems": len(tensor.dims),
+                "maxItems": len(tensor.dims),
+            },
+            "data": {"type": "array", "description": "row-major, flat or nested"},
+            "parameters": {"type": "object", "properties": {"binary_data_size": {"type": "integer", "minimum": 0}}},
+        },
+    }
+
+
+def _infer_operation(manifest: Manifest) -> dict[str, Any]:
+    request = {
+        "type": "object",
+        "required": ["inputs"],
+        "properties": {
+            "id": {"type": "string"},
+            "inputs": {
+                "type": "array",
+                "items": {"oneOf": [_tensor_schema(tensor) for tensor in manifest.inputs]},
+                "minItems": len(manifest.inputs),
+                "maxItems": len(manifest.inputs),
+            },
+            "outputs": {
+                "type": "array",
+                "items": {"type": "object", "required": ["name"], "properties": {"name": {"enum": [t.name for t in manifest.outputs]}}},
+            },
+            "parameters": {"type": "object", "properties": {"binary_data_output": {"type": "boolean"}}},
+        },
+    }
+    output = {"type": "object", "required": ["name", "shape", "datatype"], "properties": {"datatype": {"enum": sorted(DATATYPES)}}}
+    reply = {
+        "type": "object",
+        "required": ["model_name", "model_version", "outputs"],
+        "properties": {"model_name": {"const": manifest.name}, "id": {"type": "string"}, "outputs": {"type": "array", "items": output}},
+    }
+    answered = {"description": "the outputs", "headers": _SERVER_TIMING, "content": {**_json(reply), "application/octet-stream": {}}}
+    errors = {
+        "400": "the request is wrong, the error says where",
+        "406": "JSON cannot carry a value of the answer",
+        "408": "the request did not arrive in time",
+        "413": "the body is larger than --max-body",
+        "415": "the body is compressed",
+        "500": "the model failed on this request, or its load failed",
+        "503": "overloaded or shutting down; Retry-After says when to come again",
+    }
+    header = {
+        "name": "Inference-Header-Content-Length",
+        "in": "header",
+        "description": "length of the JSON where binary tensors follow it",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    return {
+        "summary": f"Infer with {manifest.name}",
+        "parameters": [header],
+        "requestBody": {"required": True, "content": {**_json(request), "application/octet-stream": {}}},
+        "responses": {"200": answered} | {code: _error(text) for code, text in errors.items()},
+    }

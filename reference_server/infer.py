@@ -1,0 +1,193 @@
+"""One inference request from its first byte to its reply, with every nanosecond of it in one of the six parts.
+
+queue   from the first byte until the pool gets the request: receiving, the event loop, decoding
+pool, load, input, infer   as the pool and the runtime say
+output  all that comes after the inference: copying out, the way back to the event loop, encoding
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from bench.clock import now_ns
+from reference_server.documents import error_document
+from reference_server.jobs import InferenceFailed, LoadFailed, Overloaded
+from reference_server.log import Log
+from reference_server.protocol import Codec, InferReply, InferRequest
+from reference_server.registry import ServedModel
+from reference_server.responses import JSON, Header, Receive, Scope, Send
+from reference_server.server_timing import Timing
+from reference_server.statistics import ModelStatistics
+from reference_server.tensors import RequestRefused
+
+_OCTETS = b"application/octet-stream"
+_JOINED_BYTES = 64 * 1024  # a reply up to this is sent in one piece, a larger one without copying its tensors
+
+
+class ClientGone(Exception):
+    """The connection was lost before the request was complete."""
+
+
+class Inference:
+    """The infer route of one model."""
+
+    def __init__(self, model: ServedModel, log: Log, *, max_body_bytes: int) -> None:
+        self.statistics = ModelStatistics()
+        self.draining = False
+        self.in_flight = 0
+        self._model = model
+        self._codec = Codec(model.manifest)
+        self._log = log
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.draining:
+            close = (b"connection", b"close"), (b"retry-after", b"1")
+            await self._finish(_Call(scope), send, 503, "shed", "the server is shutting down; send the request to another one", close)
+            return
+        self.in_flight += 1
+        try:
+            await self._serve(_Call(scope), receive, send)
+        finally:
+            self.in_flight -= 1
+
+    async def _serve(self, call: _Call, receive: Receive, send: Send) -> None:
+        try:
+            body = await self._read_body(call.headers, receive)
+            header_length = call.headers.get(b"inference-header-content-length")
+            request = self._codec.decode(body, None if header_length is None else header_length.decode("latin-1"))
+            call.request = request
+            answer = await self._infer(call, request)
+        except RequestRefused as refused:
+            await self._finish(call, send, refused.status, "invalid", refused.message)
+        except Overloaded as overloaded:
+            retry: Header = (b"retry-after", b"%d" % overloaded.retry_after_s)
+            await self._finish(call, send, 503, "shed", str(overloaded), (retry,))
+        except LoadFailed as failed:
+            await self._finish(call, send, 500, "load_failed", str(failed))
+        except InferenceFailed as failed:
+            await self._finish(call, send, 500, "failed", str(failed))
+        except ClientGone:
+            self._record(call, 0, "cancelled", now_ns() - call.started_ns)
+        except asyncio.CancelledError:
+            if not call.connection.transport.is_closing():
+                raise  # the server is being stopped, not the client
+            self._record(call, 0, "cancelled", now_ns() - call.started_ns)
+        else:
+            await self._send_answer(call, send, answer)
+
+    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise RequestRefused(415, "compressed bodies are not taken; send the body as it is")
+        if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            raise RequestRefused(415, "the only transfer encoding taken is chunked")
+        if b"upgrade" in headers:
+            raise RequestRefused(400, "upgrades are not supported; send the request without an Upgrade header")
+        limit = self._max_body_bytes
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > limit:
+            raise RequestRefused(413, f"the body has {int(length)} bytes, the limit is {limit}")
+        pieces: list[bytes] = []
+        received = 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientGone
+            piece: bytes = message["body"]
+            received += len(piece)
+            if received > limit:
+                raise RequestRefused(413, f"the body has more than {limit} bytes, which is the limit")
+            if not message["more_body"]:
+                return piece if not pieces else b"".join((*pieces, piece))
+            pieces.append(piece)
+
+    async def _infer(self, call: _Call, request: InferRequest) -> InferReply:
+        call.timing.queue_ns = now_ns() - call.started_ns
+        call.connection.running = asyncio.current_task()
+        try:
+            outputs = await self._model.infer(request.inputs, request.names, call.timing)
+        finally:
+            call.connection.running = None
+        return self._codec.encode(request, outputs)
+
+    async def _send_answer(self, call: _Call, send: Send, answer: InferReply) -> None:
+        timing = call.timing
+        duration_ns = now_ns() - call.started_ns
+        rest = duration_ns - timing.queue_ns - timing.pool_ns - timing.load_ns - timing.input_ns - timing.infer_ns - timing.output_ns
+        timing.output_ns += max(rest, 0)
+        self._record(call, 200, "ok", duration_ns)
+        length = b"%d" % answer.content_length
+        headers = [(b"content-type", JSON), (b"content-length", length), (b"server-timing", server_timing(timing))]
+        if answer.header_length is not None:
+            headers[0] = (b"content-type", _OCTETS)
+            headers.append((b"inference-header-content-length", b"%d" % answer.header_length))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if answer.content_length <= _JOINED_BYTES:
+            await send({"type": "http.response.body", "body": b"".join(answer.chunks)})
+            return
+        last = len(answer.chunks) - 1
+        for index, chunk in enumerate(answer.chunks):
+            await send({"type": "http.response.body", "body": chunk, "more_body": index != last})
+
+    async def _finish(self, call: _Call, send: Send, status: int, outcome: str, message: str, headers: tuple[Header, ...] = ()) -> None:
+        """Answer with an error. What is in none of the parts was spent before the pool (`queue`), or after a run (`output`)."""
+        timing = call.timing
+        duration_ns = now_ns() - call.started_ns
+        rest = duration_ns - timing.queue_ns - timing.pool_ns - timing.load_ns - timing.input_ns - timing.infer_ns - timing.output_ns
+        if timing.infer_ns:
+            timing.output_ns += max(rest, 0)
+        else:
+            timing.queue_ns += max(rest, 0)
+        self._record(call, status, outcome, duration_ns)
+        body = error_document(message)
+        start = [(b"content-type", JSON), (b"content-length", b"%d" % len(body)), (b"server-timing", server_timing(timing)), *headers]
+        await send({"type": "http.response.start", "status": status, "headers": start})
+        await send({"type": "http.response.body", "body": body})
+
+    def _record(self, call: _Call, status: int, outcome: str, duration_ns: int) -> None:
+        request = call.request
+        shapes = () if request is None else request.shapes
+        self._model.metrics.record(outcome, duration_ns, call.timing, shapes)
+        if outcome == "ok":
+            self.statistics.record_ok(duration_ns, call.timing, shapes[0][0] if shapes and shapes[0] else 1)
+        else:
+            self.statistics.record_failed(duration_ns)
+        if self._log.as_json:
+            self._log.request(
+                path=call.path,
+                model=self._model.manifest.name,
+                status=status,
+                outcome=outcome,
+                duration_ns=duration_ns,
+                timing=call.timing,
+                traceparent=call.headers.get(b"traceparent"),
+                request_id=None if request is None else request.id,
+            )
+
+
+class _Call:
+    """What is known of the request at hand."""
+
+    __slots__ = ("connection", "headers", "path", "request", "started_ns", "timing")
+
+    def __init__(self, scope: Scope) -> None:
+        state: dict[str, Any] = scope["state"]  # see reference_server.connection
+        self.started_ns: int = state["first_byte_ns"]
+        self.connection = state["connection"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.path: str = scope["path"]
+        self.request: InferRequest | None = None
+        self.timing = Timing()
+
+
+def server_timing(timing: Timing) -> bytes:
+    """The value of the Server-Timing header (W3C Server Timing): durations in ms, exact to the ns."""
+    return b"queue;dur=%.6f, pool;dur=%.6f, load;dur=%.6f, input;dur=%.6f, infer;dur=%.6f, output;dur=%.6f" % (
+        timing.queue_ns / 1e6,
+        timing.pool_ns / 1e6,
+        timing.load_ns / 1e6,
+        timing.input_ns / 1e6,
+        timing.infer_ns / 1e6,
+        timing.output_ns / 1e6,
+    )

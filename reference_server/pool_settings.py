@@ -1,0 +1,64 @@
+"""How one model is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from bench.errors import BenchError
+from reference_server.runtimes import usable_cores
+
+Mode = Literal["cold-load", "lazy", "warm-pool", "elastic"]
+Sharing = Literal["engine", "copy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """How one model is served. `min`, `max` and `idle_timeout_ns` are elastic's; `size` is for the other modes.
+
+    Raises BenchError for settings that contradict each other.
+    """
+
+    mode: Mode = "warm-pool"
+    size: int = 1
+    min: int = 1
+    max: int = 4
+    idle_timeout_ns: int = 30 * 10**9
+    sharing: Sharing = "engine"
+    queue_limit: int | None = None  # requests that may wait for a slot, beyond those a slot is being made for; None: any number
+    acquire_timeout_ns: int | None = None  # the longest such wait; None: any time
+    health_interval_ns: int = 10 * 10**9  # 0: no background check
+    options: Mapping[str, str] = field(default_factory=dict)  # runtime settings, KEY=VALUE
+    trust: Path | None = None  # a public key: only engines signed with it are loaded
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise BenchError(f"mode {self.mode!r} is not one of {', '.join(get_args(Mode))}")
+        if self.sharing not in get_args(Sharing):
+            raise BenchError(f"sharing {self.sharing!r} is not one of {', '.join(get_args(Sharing))}")
+        if self.size < 1:
+            raise BenchError(f"a pool has at least 1 slot, not {self.size}")
+        if not 0 <= self.min <= self.max or self.max < 1:
+            raise BenchError(f"an elastic pool has 0 <= min <= max and max >= 1, not min {self.min} and max {self.max}")
+        if self.queue_limit is not None and self.queue_limit < 0:
+            raise BenchError(f"the queue limit is 0 or more, not {self.queue_limit}")
+        if self.acquire_timeout_ns is not None and self.acquire_timeout_ns <= 0:
+            raise BenchError("the acquire timeout is longer than 0; leave it out to wait for any time")
+        if self.idle_timeout_ns < 0 or self.health_interval_ns < 0:
+            raise BenchError("the idle timeout and the health interval are not negative")
+
+    @property
+    def ceiling(self) -> int:
+        """The most slots that there may be."""
+        return self.max if self.mode == "elastic" else self.size
+
+    @property
+    def floor(self) -> int:
+        """The slots that are there before ready, and kept."""
+        return {"elastic": self.min, "warm-pool": self.size, "lazy": 0, "cold-load": self.size}[self.mode]
+
+    def runtime_options(self) -> dict[str, str]:
+        """`options`; unless it says otherwise, the slots share the usable cores evenly (`threads`, at least 1 each)."""
+        return {"threads": str(max(1, usable_cores() // self.ceiling)), **self.options}

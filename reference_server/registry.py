@@ -1,0 +1,105 @@
+"""The served models by name: one engine, one pool each, never shared."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.engine.manifest import Manifest, read_manifest
+from bench.errors import BenchError
+from reference_server.metrics import ModelMetrics
+from reference_server.pool import Pool
+from reference_server.pool_settings import PoolSettings
+from reference_server.runtimes import open_runtime
+from reference_server.server_timing import Timing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EXIT_DEVICE_SPOILED = 70  # EX_SOFTWARE of sysexits.h: the process ended because its device can no longer be used
+
+
+def end_process(reason: str) -> None:
+    """End this process at once, without clean-up: a spoiled device may hang or corrupt whatever still touches it."""
+    print(f"reference_server: {reason}; the device cannot be used by this process any more, start it again", file=sys.stderr, flush=True)
+    os._exit(EXIT_DEVICE_SPOILED)
+
+
+class ServedModel:
+    """One engine and its pool. Everything here is for use on the event loop's thread."""
+
+    def __init__(self, engine_dir: Path, settings: PoolSettings, on_device_spoiled: Callable[[str], None]) -> None:
+        self.engine_dir = engine_dir
+        self.manifest: Manifest = read_manifest(engine_dir)
+        self.metrics = ModelMetrics()
+        self.device_bytes = open_runtime(self.manifest.runtime).device_bytes
+        self.pool = Pool(engine_dir, self.manifest, settings, on_device_spoiled=on_device_spoiled)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request sent now would be answered: the slots that the mode promises answered their probe."""
+        return self.pool.fleet.ready
+
+    def infer(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None, timing: Timing
+    ) -> Coroutine[Any, Any, dict[str, NDArray[Any]]]:
+        """Answer a request whose inputs were checked against the manifest. Fills in `timing` but for `queue_ns`, also on failure.
+
+        Raises Overloaded, LoadFailed, InferenceFailed.
+        """
+        return self.pool.infer(inputs, outputs, timing)
+
+    async def start(self) -> None:
+        """Make the slots that the mode promises. Raises LoadFailed; nothing is left over then."""
+        await self.pool.start()
+
+    async def close(self) -> None:
+        """Shed what waits, let what runs end, release every slot, engine and thread."""
+        await self.pool.close()
+
+
+class Registry:
+    """The models by name. Reads the manifests; raises EngineRefused, or BenchError for a name given twice.
+
+    `on_device_spoiled` is called on the event loop with the reason; without one the process ends with EXIT_DEVICE_SPOILED.
+    """
+
+    def __init__(
+        self, engine_dirs: Sequence[Path], settings: PoolSettings, *, on_device_spoiled: Callable[[str], None] = end_process
+    ) -> None:
+        self.models: dict[str, ServedModel] = {}
+        for engine_dir in engine_dirs:
+            model = ServedModel(engine_dir, settings, on_device_spoiled)
+            name = model.manifest.name
+            if name in self.models:
+                raise BenchError(
+                    f"{self.models[name].engine_dir} and {engine_dir} are both called {name!r}; "
+                    "serve one of them, or build one under another name"
+                )
+            self.models[name] = model
+
+    def find(self, name: str, version: str | None = None) -> ServedModel | None:
+        """The model called `name`, None where there is none or it has another version."""
+        model = self.models.get(name)
+        return model if model is not None and version in (None, model.manifest.version) else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model is."""
+        return all(model.ready for model in self.models.values())
+
+    async def start(self) -> None:
+        """Start the models one after the other, so that their loads do not slow each other down. Raises LoadFailed; all are closed then."""
+        try:
+            for model in self.models.values():
+                await model.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        for model in self.models.values():
+            await model.close()

@@ -1,0 +1,256 @@
+"""Native non-blocking connections, one watcher of gevent's loop each, and the pool that lends them.
+
+gevent's own sockets would switch to a greenlet for each event; here the loop calls the connection directly. Nothing in
+these callbacks may wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from gevent import monkey
+
+from scenarios.openloop.reply import BadReply, Reply
+
+_native_socket = monkey.get_original("socket", "socket")
+_READ, _WRITE = 1, 2
+_PIECE = 262_144
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class LimitReached(Exception):
+    """The pool may not open another connection now. The message says which limit."""
+
+
+class ConnectFailed(Exception):
+    """The connection could not be made, or broke before a byte of the request was taken."""
+
+
+class Owner(Protocol):
+    """Who is told what becomes of a connection's request. `number` is the index of the arrival it carries."""
+
+    def answered(self, connection: Connection) -> None: ...
+
+    def failed(self, connection: Connection, reason: str) -> None: ...
+
+    def first_byte_sent(self, connection: Connection, sent_ns: int) -> None: ...
+
+
+class Connection:
+    """One keep-alive connection: idle, or carrying one request."""
+
+    __slots__ = ("_clock", "_owner", "_pool", "_reader", "_rest", "_writer", "number", "open", "reply", "socket", "used", "wrote")
+
+    def __init__(self, pool: Pool, owner: Owner, clock: Callable[[], int], native: Any, loop: Any) -> None:
+        self._pool = pool
+        self._owner = owner
+        self._clock = clock
+        self.socket = native
+        self.reply = Reply()
+        self.number = -1
+        self.open = True
+        self.used = False
+        self.wrote = False
+        self._rest: memoryview | None = None
+        self._reader = loop.io(native.fileno(), _READ)
+        self._writer = loop.io(native.fileno(), _WRITE)
+        self._reader.start(self._readable)
+
+    def send(self, number: int, request: bytes) -> None:
+        """Start to send. Raises ConnectFailed when not a byte could be taken and never will be."""
+        self.number = number
+        self.wrote = False
+        sent_ns = self._clock()
+        try:
+            count = self.socket.send(request)
+        except (BlockingIOError, InterruptedError):
+            count = 0
+        except OSError as error:
+            if error.errno == errno.ENOTCONN:
+                count = 0  # still connecting
+            else:
+                self.number = -1
+                self.close()
+                raise ConnectFailed(_reason(error)) from None
+        if count:
+            self.wrote = True
+            self._owner.first_byte_sent(self, sent_ns)
+        if count < len(request):
+            self._rest = memoryview(request)[count:]
+            self._writer.start(self._writable)
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            self._reader.stop()
+            self._reader.close()
+            self._writer.stop()
+            self._writer.close()
+            self.socket.close()
+            self._pool.closed(self)
+
+    def _writable(self) -> None:
+        rest = self._rest
+        if rest is None:
+            self._writer.stop()
+            return
+        sent_ns = self._clock()
+        try:
+            count = self.socket.send(rest)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                self._broken(_reason(error))
+            return
+        if not self.wrote:
+            self.wrote = True
+            self._owner.first_byte_sent(self, sent_ns)
+        if count == len(rest):
+            self._rest = None
+            self._writer.stop()
+        else:
+            self._rest = rest[count:]
+
+    def _readable(self) -> None:
+        try:
+            data = self.socket.recv(_PIECE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            if error.errno == errno.ENOTCONN:
+                return
+            self._broken(_reason(error))
+            return
+        if self.number < 0:
+            self.close()  # idle: the server closed it, or speaks without being asked
+            return
+        if not data:
+            if self.reply.closed():
+                self._finished()
+            elif self.reply.started:
+                self._broken("the connection was closed in the middle of the answer")
+            else:
+                self._broken("the connection was closed without an answer")
+            return
+        try:
+            whole = self.reply.feed(data)
+        except BadReply as error:
+            self._broken(str(error))
+            return
+        if whole:
+            self._finished()
+
+    def _finished(self) -> None:
+        early = self._rest is not None  # answered before the whole request was taken, as a refusal may be
+        if early:
+            self._rest = None
+            self._writer.stop()
+        self._owner.answered(self)
+        keep = self.reply.keep_alive and not early
+        self.number = -1
+        self.used = True
+        self.reply.reset()
+        if keep:
+            self._pool.give_back(self)
+        else:
+            self.close()
+
+    def _broken(self, reason: str) -> None:
+        carrying = self.number >= 0
+        self.close()
+        if carrying:
+            self._owner.failed(self, reason)
+            self.number = -1
+
+
+class Pool:
+    """Connections to one address, opened beforehand and on demand up to a limit. Not one more is opened than that."""
+
+    def __init__(self, *, address: tuple[str, int], limit: int, owner: Owner, loop: Any, clock: Callable[[], int]) -> None:
+        family, kind, protocol, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        self._family, self._kind, self._protocol, self._where = family, kind, protocol, where
+        self.limit = limit
+        self.limit_reason = f"limit of {limit} connections reached"
+        self._owner = owner
+        self._loop = loop
+        self._clock = clock
+        self._idle: deque[Connection] = deque()
+        self.connections: set[Connection] = set()
+        self.most_open = 0
+        self.opened = 0
+
+    def open_beforehand(self, count: int) -> None:
+        """Start `count` connections (or as many as the limit allows)."""
+        for _ in range(min(count, self.limit) - len(self.connections)):
+            self._idle.append(self._open())
+
+    def send(self, number: int, request: bytes) -> Connection:
+        """Send on the idle connection that rested longest (so that all are used in turn), or on a new one.
+
+        One that the server closed under us is passed over: nothing was sent on it. Raises LimitReached or ConnectFailed.
+        """
+        idle = self._idle
+        while idle:
+            connection = idle.popleft()
+            if connection.open:
+                try:
+                    connection.send(number, request)
+                except ConnectFailed:
+                    continue
+                return connection
+        connection = self._open()
+        connection.send(number, request)
+        return connection
+
+    def refill(self, count: int) -> None:
+        """Replace connections that the server let go, a few at a time, so that a spike finds them open."""
+        for _ in range(min(8, min(count, self.limit) - len(self.connections))):
+            try:
+                self._idle.append(self._open())
+            except (LimitReached, ConnectFailed):
+                return
+
+    def give_back(self, connection: Connection) -> None:
+        self._idle.append(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            connection.number = -1
+            connection.close()
+        self._idle.clear()
+
+    def _open(self) -> Connection:
+        if len(self.connections) >= self.limit:
+            raise LimitReached(self.limit_reason)
+        try:
+            native = _native_socket(self._family, self._kind, self._protocol)
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                raise LimitReached(f"no more connections: {_reason(error)}") from None
+            raise
+        native.setblocking(False)
+        native.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = native.connect_ex(self._where)
+        if code not in (0, errno.EINPROGRESS):
+            native.close()
+            if code in (errno.EADDRNOTAVAIL, errno.EAGAIN):
+                raise LimitReached("no more connections: this host has no free port")
+            raise ConnectFailed(os.strerror(code))
+        connection = Connection(self, self._owner, self._clock, native, self._loop)
+        self.connections.add(connection)
+        self.opened += 1
+        self.most_open = max(self.most_open, len(self.connections))
+        return connection
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

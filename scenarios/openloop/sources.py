@@ -1,0 +1,41 @@
+"""Where a scenario's schedule comes from: a file, a trace, arrivals in words, or the scenario's own options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError
+from bench.load.arrivals_text import parse_arrivals
+from bench.load.schedule import Schedule, read_schedule
+from bench.load.traces.importing import import_trace
+from scenarios.openloop.options import Option
+
+SOURCES = (
+    Option(flag="--arrivals", default=None, help="Arrivals in words, such as poisson:rate=200,duration=30s (see bench schedule --help)"),
+    Option(flag="--schedule", default=None, help="A schedule file, as bench schedule and bench trace write it"),
+    Option(flag="--trace", default=None, help="A trace whose format tells itself (see bench trace --help)"),
+)
+
+
+def from_source(template: str | None) -> Callable[[Any], Schedule]:
+    """The function that makes the schedule: of `--schedule`, `--trace` or `--arrivals` where one is given, otherwise of the
+    arrivals that `template` says, filled with the options. Raises BenchError when called with more than one of them, or none."""
+
+    def make_schedule(options: Any) -> Schedule:
+        given = [option for option in SOURCES if getattr(options, option.name, None)]
+        if len(given) > 1:
+            raise BenchError(f"{given[0].flag} and {given[1].flag} exclude each other; give one")
+        if not given:
+            if template is None:
+                raise BenchError("give the traffic to send with --trace FILE, --schedule FILE or --arrivals TEXT")
+            return parse_arrivals(template.format_map(vars(options))).schedule(options.seed)
+        value = getattr(options, given[0].name)
+        if given[0].name == "arrivals":
+            return parse_arrivals(value).schedule(options.seed)
+        if given[0].name == "schedule":
+            return read_schedule(Path(value))
+        return import_trace(Path(value))
+
+    return make_schedule

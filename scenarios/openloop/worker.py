@@ -1,0 +1,139 @@
+"""What happens in each process that sends: take a share of the schedule, wait for the common start, send, report.
+
+The share comes from the master, or from the same process where there is only one. Messages: `coldburst_share`,
+`coldburst_go`, `coldburst_stop` to a worker; `coldburst_ready`, `coldburst_rows`, `coldburst_done` back.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench.errors import one_sentence
+from scenarios.openloop.dispatcher import Dispatcher, Work
+from scenarios.openloop.sink import RecordSink, warm
+from scenarios.openloop.statistics import LocustStatistics
+from scenarios.openloop.verify import Output, ReplyCheck
+
+SHARE, GO, STOP = "coldburst_share", "coldburst_go", "coldburst_stop"
+READY, ROWS, DONE = "coldburst_ready", "coldburst_rows", "coldburst_done"
+_DRAIN_S = 2.0
+
+Send = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one worker needs to know. All of it can travel as a message."""
+
+    run_id: str
+    worker: int
+    name: str
+    seq: bytes
+    intended_ns: bytes
+    request: bytes
+    address: tuple[str, int]
+    deadline_ns: int
+    max_connections: int
+    outputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    batch: int | None
+    verify_every: int
+    expected: dict[str, tuple[str, tuple[int, ...], bytes]] | None
+
+    def message(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def share_from(data: dict[str, Any]) -> Share:
+    """A share as it came: messages turn tuples into lists."""
+    outputs = tuple((name, datatype, tuple(shape)) for name, datatype, shape in data["outputs"])
+    return Share(**{**data, "address": tuple(data["address"]), "outputs": outputs})
+
+
+def same_host_mark() -> str:
+    """Equal in two processes exactly where they share CLOCK_MONOTONIC: the boot's id, or the host's name without one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return socket.gethostname()
+
+
+class Worker:
+    """The sender of this process. One dispatcher a run, whatever number of users Locust starts here."""
+
+    def __init__(self, environment: Any, send: Send) -> None:
+        self._environment = environment
+        self._send = send
+        self._dispatcher: Dispatcher | None = None
+        self._share: Share | None = None
+        self._reported = True
+
+    def take_share(self, share: Share) -> None:
+        """Make everything ready to send, and say so."""
+        self._share = share
+        self._reported = False
+        failure: str | None = None
+        try:
+            self._dispatcher = self._make(share)
+            self._dispatcher.prepare()
+        except Exception as error:
+            logging.getLogger(__name__).debug("a share cannot be prepared", exc_info=True)
+            failure = one_sentence(error)
+        self._send(READY, {"worker": share.worker, "run_id": share.run_id, "host": same_host_mark(), "failure": failure})
+
+    def go(self, start_ns: int) -> None:
+        """Run the share and report. Waits for its end."""
+        if self._dispatcher is not None:
+            self._dispatcher.go(start_ns)
+            self._dispatcher.ended.wait()
+            self._report()
+
+    def stop(self, reason: str) -> None:
+        """End early: what was not sent becomes rows, and the share is reported as at the end. Waits for that."""
+        if self._dispatcher is not None and not self._reported:
+            self._dispatcher.stop(reason, patience_s=_DRAIN_S)
+            self._report()
+
+    def _make(self, share: Share) -> Dispatcher:
+        statistics = LocustStatistics(self._environment, share.name)
+        sink = RecordSink(worker=share.worker, deliver=self._deliver, observe=statistics.observe)
+        check = ReplyCheck(
+            tuple(Output(name=name, datatype=datatype, shape=shape) for name, datatype, shape in share.outputs),
+            batch=share.batch,
+            verify_every=share.verify_every,
+            expected={name: np.frombuffer(raw, dtype).reshape(shape) for name, (dtype, shape, raw) in (share.expected or {}).items()},
+        )
+        seq, intended = array("q"), array("q")
+        seq.frombytes(share.seq)
+        intended.frombytes(share.intended_ns)
+        work = Work(
+            seq=seq,
+            intended_ns=intended,
+            request=share.request,
+            address=share.address,
+            deadline_ns=share.deadline_ns,
+            max_connections=share.max_connections,
+            open_beforehand=min(64, share.max_connections, len(seq)),
+        )
+        warm(lambda batch: batch.serialize())
+        statistics.watch_listeners()
+        return Dispatcher(work, sink=sink, check=check)
+
+    def _deliver(self, batch: pa.RecordBatch) -> None:
+        assert self._share is not None
+        self._send(ROWS, {"worker": self._share.worker, "run_id": self._share.run_id, "batch": batch})
+
+    def _report(self) -> None:
+        if self._reported or self._dispatcher is None or self._share is None:
+            return
+        self._reported = True
+        self._send(DONE, {"worker": self._share.worker, "run_id": self._share.run_id, "generator": self._dispatcher.generator()})
+        self._dispatcher = None

@@ -1,0 +1,480 @@
+"""Real Locust processes against a real server in this process: every arrival accounted for, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bench.analysis.validity import check_run
+from bench.records import SavedRun, open_run
+from tests.small_server import Exchange, SmallServer
+
+ROOT = Path(__file__).parent.parent
+LOCUST = [sys.executable, "-m", "locust"]
+QUICK = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+
+class Locust:
+    """One Locust process. Everything it printed is in `out` after `wait`."""
+
+    def __init__(self, tmp_path: Path, url: str, *arguments: str, scenario: str = "steady", headless: bool = True) -> None:
+        self.results = tmp_path / "results"
+        self._log = (tmp_path / "locust.log").open("w+")
+        self.process = subprocess.Popen(
+            [*LOCUST, "-f", str(ROOT / "scenarios" / f"{scenario}.py"), "--host", url, "--results", str(self.results), "--only-summary"]
+            + (["--headless"] if headless else [])
+            + list(arguments),
+            cwd=tmp_path,
+            env=QUICK,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        self.out = ""
+
+    def wait(self, timeout: float = 60) -> int:
+        try:
+            code = self.process.wait(timeout)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            self._log.seek(0)
+            self.out = self._log.read()
+            self._log.close()
+        return code
+
+    def partial(self) -> Path:
+        """The folder of the run that goes on now."""
+        return next(iter(self.results.glob("*.partial")))
+
+    def run(self) -> SavedRun:
+        """The one finished run: its path is the last line that Locust printed."""
+        path = Path(self.out.strip().splitlines()[-1])
+        assert [path] == list(self.results.iterdir())
+        return open_run(path)
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    give_up = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < give_up, f"waited in vain until {what}"
+        time.sleep(0.01)
+
+
+def rows_of(run: SavedRun) -> list[dict[str, Any]]:
+    """All rows, in the order of seq, after a look that there is exactly one for each arrival."""
+    table, schedule = run.table("requests"), run.table("schedule")
+    assert table is not None and schedule is not None
+    rows: list[dict[str, Any]] = sorted(table.to_pylist(), key=lambda row: row["seq"])
+    assert [row["seq"] for row in rows] == schedule.column("seq").to_pylist()
+    assert [row["intended_ns"] for row in rows] == schedule.column("intended_ns").to_pylist()
+    return rows
+
+
+def ends(rows: list[dict[str, Any]]) -> Counter[tuple[str, str | None]]:
+    return Counter((row["status"], row["error"]) for row in rows)
+
+
+@pytest.fixture
+def server() -> Iterator[SmallServer]:
+    with SmallServer() as running:
+        yield running
+
+
+async def chunked(exchange: Exchange) -> None:
+    """In chunks, with the server's parts, slowly every now and then."""
+    body = json.dumps({"outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}]}).encode()
+    exchange.writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
+    exchange.writer.write(b"Server-Timing: queue;dur=0.5, pool;dur=0, load;dur=0, input;dur=0.001, infer;dur=1, output;dur=0\r\n\r\n")
+    for start in range(0, len(body), 7):
+        piece = body[start : start + 7]
+        exchange.writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+        if exchange.number % 50 == 0:
+            await exchange.writer.drain()
+            await asyncio.sleep(0.001)
+    exchange.writer.write(b"0\r\n\r\n")
+
+
+def test_two_workers_merge_to_exactly_the_schedule(tmp_path: Path) -> None:
+    with SmallServer(chunked) as server:
+        arguments = [
+            "--processes",
+            "2",
+            "-u",
+            "7",
+            "-r",
+            "3",
+            "--base-rate",
+            "20",
+            "--peak-rate",
+            "200",
+            "--spikes",
+            "2",
+            "--hold",
+            "500ms",
+        ]
+        locust = Locust(tmp_path, server.url, *arguments, "--rest", "500ms", "--csv", str(tmp_path / "stats"), scenario="burst")
+        code = locust.wait()
+    run = locust.run()
+    rows = rows_of(run)
+    assert ends(rows) == {("ok", None): len(rows)} and len(server.times) == len(rows)
+    assert {(row["seq"] % 2, row["worker"]) for row in rows} == {(0, 0), (1, 1)}
+    assert all(row["intended_ns"] <= row["sent_ns"] <= row["done_ns"] for row in rows)
+    assert {(row["queue_ns"], row["pool_ns"], row["infer_ns"], row["http_status"]) for row in rows} == {(500_000, 0, 1_000_000, 200)}
+    assert not run.partial and run.run["kind"] == "load" and run.run["scenario"] == "burst" and run.run["workers"] == 2
+    assert run.run["settings"]["peak_rate"] == 200 and run.run["hashes"]["schedule_sha256"] and run.run["start_monotonic_ns"]
+    summary = run.read_json("summary.json")
+    assert summary is not None and summary["counts"] == {"ok": len(rows)} and len(summary["generators"]) == 2
+    assert summary["lost_workers"] == 0 and all(one["values_compared"] > 0 for one in summary["generators"])
+    # The verdict stands before any number; whether this busy machine made the run invalid is not this test's matter.
+    assert code == (0 if check_run(run.path).valid else 3)
+    assert locust.out.index(f"{run.path}: ") < locust.out.index("Response time percentiles")
+    totals = (tmp_path / "stats_stats.csv").read_text().splitlines()[-1].split(",")
+    assert totals[1:4] == ["Aggregated", str(len(rows)), "0"]
+
+
+def nearest_rank(values: list[int], percent: int) -> int:
+    ordered = sorted(values)
+    return ordered[math.ceil(percent * len(ordered) / 100) - 1]
+
+
+def test_a_stall_is_seen_by_every_arrival_that_was_due_in_it(tmp_path: Path) -> None:
+    """The worked example of coordinated omission: 100/s for 3 s, and a server that says nothing for 1 s in the middle."""
+    stalled: list[int] = []
+
+    async def stall(exchange: Exchange) -> None:
+        if exchange.number == 100:
+            stalled.append(time.monotonic_ns())
+            time.sleep(1)  # the whole server, as a garbage collection or an engine load would
+            stalled.append(time.monotonic_ns())
+        exchange.ok()
+
+    with SmallServer(stall) as server:
+        locust = Locust(tmp_path, server.url, "--arrivals", "constant:rate=100,duration=3s", scenario="burst")
+        locust.wait()
+        rows = rows_of(locust.run())
+    assert ends(rows) == {("ok", None): 300}
+    start = locust.run().run["start_monotonic_ns"]
+    begin, end = (moment - start for moment in stalled)
+    due_in_it = [row for row in rows if begin <= row["intended_ns"] < end]
+    assert 95 <= len(due_in_it) <= 105
+    # No answer can have come before the stall's end: a bound without any tolerance.
+    assert all(row["done_ns"] >= end for row in due_in_it)
+    assert all(row["sent_ns"] < end for row in due_in_it[:-10])  # they were sent although nothing was answered
+    # What anybody would compute from the schedule and the stall alone bounds the percentiles from below.
+    expected = [max(0, end - row["intended_ns"]) if row["intended_ns"] >= begin else 0 for row in rows]
+    response = [row["done_ns"] - row["intended_ns"] for row in rows]
+    for percent in (70, 90, 99):
+        assert nearest_rank(response, percent) >= nearest_rank(expected, percent)
+    assert nearest_rank(expected, 99) > 900_000_000
+    summary = locust.run().read_json("summary.json")
+    assert summary is not None and summary["response_ns_of_ok"]["p99"] == nearest_rank(response, 99)
+    # A closed loop, which waits for each answer, meets the same stall once, and its p99 knows nothing of it.
+    stalled.clear()
+    with SmallServer(stall) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        trips = []
+        for _ in range(300):
+            before = time.monotonic_ns()
+            client.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            assert client.recv(65_536).startswith(b"HTTP/1.1 200")
+            trips.append(time.monotonic_ns() - before)
+    assert max(trips) >= 1_000_000_000 > 5 * nearest_rank(trips, 99)
+
+
+def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
+    async def every_kind(exchange: Exchange) -> None:
+        kind = exchange.number % 10
+        if kind == 1:
+            exchange.ok(datatype="FP64")
+        elif kind == 2:
+            exchange.ok(shape=[2, 2])
+        elif kind == 3:
+            exchange.ok(data=[1.0])
+        elif kind == 4:
+            exchange.ok(data=[1.0, 7.0])
+        elif kind == 5:
+            exchange.json({"error": "busy"}, "503 Service Unavailable")
+        elif kind == 6:
+            exchange.json({"error": "boom"}, "500 Internal Server Error")
+        elif kind == 7:
+            exchange.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+            exchange.writer.close()
+        elif kind == 8:
+            exchange.writer.write(b"nonsense\r\n\r\n")
+            exchange.writer.close()
+        elif kind == 9:
+            await asyncio.sleep(60)
+        else:
+            exchange.ok(extra="Connection: close\r\n" if exchange.number % 20 else "")
+
+    with SmallServer(every_kind) as server:
+        arrivals = ["--arrivals", "constant:rate=50,duration=2s", "--deadline", "500ms", "--verify-every", "1"]
+        locust = Locust(tmp_path, server.url, *arrivals, "--slo", "400ms", scenario="burst")
+        assert locust.wait() in (0, 3)  # failed requests are data
+        run = locust.run()
+    rows = rows_of(run)
+    assert ends(rows) == {
+        ("ok", None): 10,
+        ("wrong", "output 'y' has datatype FP64, declared is FP32"): 10,
+        ("wrong", "output 'y' has shape [2, 2], declared is [1, 2]"): 10,
+        ("wrong", "output 'y' has not the 2 values of its shape [1, 2]"): 10,
+        ("wrong", "output 'y' has other values than the first answer to the same input"): 10,
+        ("shed", "HTTP 503"): 10,
+        ("error", "HTTP 500"): 10,
+        ("error", "the connection was closed in the middle of the answer"): 10,
+        ("error", "the answer is not HTTP/1.1"): 10,
+        ("timeout", "no answer within the deadline"): 10,
+    }
+    assert all(row["done_ns"] - row["intended_ns"] >= 500_000_000 for row in rows if row["status"] == "timeout")
+    summary = run.read_json("summary.json")
+    assert summary is not None and summary["ok_within_slo"] <= 10 and summary["counts"]["shed"] == 10
+
+
+def test_a_server_that_reads_slowly_gets_whole_requests(tmp_path: Path) -> None:
+    with SmallServer(read_delay_s=0.2) as server:
+        arrivals = ["--arrivals", "constant:rate=20,duration=500ms", "--shape", "100000x4"]
+        locust = Locust(tmp_path, server.url, *arrivals, scenario="burst")
+        locust.wait()
+        run = locust.run()
+        received = server.received
+    # The answer's batch is 1 where 100,000 were asked for, so each is wrong; what counts here is that each was whole.
+    assert {row["status"] for row in rows_of(run)} == {"wrong"}
+    assert len(received) == 10 and len(set(received)) == 1 and received[0] > 4_000_000
+    assert received[0] < run.run["target"]["request_bytes"]
+
+
+def test_a_full_pool_is_said_and_never_passed(tmp_path: Path) -> None:
+    async def slow(exchange: Exchange) -> None:
+        await asyncio.sleep(0.5)
+        exchange.ok()
+
+    with SmallServer(slow) as server:
+        locust = Locust(tmp_path, server.url, "--arrivals", "constant:rate=100,duration=1s", "--max-connections", "3", scenario="burst")
+        assert locust.wait() == 3
+        rows = rows_of(locust.run())
+        most = server.most_connections
+    kinds = ends(rows)
+    assert kinds["ok", None] + kinds["not_sent", "limit of 3 connections reached"] == 100
+    assert 3 <= kinds["ok", None] <= 12 and len(server.times) == kinds["ok", None]
+    assert most <= 4  # the three, and Locust's question for the model before
+    assert "raise --max-connections" in locust.out
+
+
+def test_a_server_that_dies(tmp_path: Path) -> None:
+    async def die_at_fifty(exchange: Exchange) -> None:
+        if exchange.number == 50:
+            exchange.server.die()
+            return
+        exchange.ok()
+
+    with SmallServer(die_at_fifty) as server:
+        locust = Locust(tmp_path, server.url, "--arrivals", "constant:rate=100,duration=1s", scenario="burst")
+        assert locust.wait() == 3
+    rows = rows_of(locust.run())
+    counts = Counter(row["status"] for row in rows)
+    assert counts["ok"] == 50 and 1 <= counts["error"] <= 10 and counts["not_sent"] == 50 - counts["error"]
+    assert {row["error"] for row in rows if row["status"] == "not_sent"} == {"connect failed: Connection refused"}
+    assert "see whether the server still runs" in locust.out
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "run-time"])
+def test_stopping_early_leaves_the_rest_as_rows(tmp_path: Path, server: SmallServer, how: str) -> None:
+    arguments = ["--arrivals", "constant:rate=100,duration=10min"]
+    locust = Locust(tmp_path, server.url, *arguments, *(["-t", "2s"] if how == "run-time" else []), scenario="burst")
+    if how == "ctrl-c":
+        until(lambda: len(server.times) > 30, "requests come")
+        locust.process.send_signal(signal.SIGINT)
+    code = locust.wait()
+    run = locust.run()
+    rows = rows_of(run)
+    kinds = ends(rows)
+    assert kinds["ok", None] == len(server.times) > 30
+    assert kinds["not_sent", "stopped"] == 60_000 - kinds["ok", None]
+    assert re.search(rf"Aggregated +{kinds['ok', None]} +0\(0.00%\)", locust.out)  # no failures in Locust's own table
+    assert code == (0 if check_run(run.path).valid else 3)
+
+
+def test_kill_9_leaves_what_was_flushed(tmp_path: Path, server: SmallServer) -> None:
+    locust = Locust(tmp_path, server.url, "--arrivals", "constant:rate=200,duration=10min", scenario="burst")
+    until(lambda: len(server.times) > 600, "requests come")
+    locust.process.kill()
+    answered = len(server.times)
+    locust.wait()
+    run = open_run(locust.partial())
+    table = run.table("requests")
+    assert run.partial and table is not None
+    assert table.num_rows <= answered
+    assert sorted(table.column("seq").to_pylist()) == list(range(table.num_rows)) and table.num_rows > 200
+    done = subprocess.run([sys.executable, "-m", "bench", "check", str(run.path)], capture_output=True, text=True, env=QUICK, cwd=ROOT)
+    assert done.returncode == 3
+    assert "did not end by itself" in done.stdout and "have no row, because the run was cut off" in done.stdout
+
+
+def test_a_killed_worker_is_accounted_for(tmp_path: Path, server: SmallServer) -> None:
+    locust = Locust(tmp_path, server.url, "--processes", "2", "--arrivals", "constant:rate=100,duration=4s", scenario="burst")
+    until(lambda: len(server.times) > 100, "requests come")
+    children = Path(f"/proc/{locust.process.pid}/task/{locust.process.pid}/children").read_text().split()
+    assert len(children) == 2
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert locust.wait() == 3
+    rows = rows_of(locust.run())
+    counts = Counter((row["worker"], row["status"]) for row in rows)
+    lost = [row for row in rows if row["status"] == "lost_worker"]
+    assert len({row["seq"] % 2 for row in lost}) == 1 and 50 < len(lost) <= 200
+    assert sum(count for (_, status), count in counts.items() if status == "ok") == 400 - len(lost)
+    assert "a worker died" in locust.out
+
+
+def test_web_page_shows_the_response_time(tmp_path: Path, server: SmallServer) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    listener = tmp_path / "listening.py"
+    listener.write_text(
+        "import locust\n@locust.events.request.add_listener\ndef heard(response_time, **_):\n"
+        f"    open({str(tmp_path / 'heard')!r}, 'a').write('x')\n"
+    )
+    arguments = ["-f", f"{ROOT / 'scenarios' / 'steady.py'},{listener}", "--web-host", "127.0.0.1", "--web-port", str(port)]
+    locust = Locust(tmp_path, server.url, *arguments, "--rate", "100", "--duration", "2s", headless=False)
+    page = f"http://127.0.0.1:{port}"
+
+    def ask(path: str, data: dict[str, str] | None = None) -> Any:
+        body = urllib.parse.urlencode(data).encode() if data else None
+        try:
+            with urllib.request.urlopen(page + path, body, timeout=5) as reply:
+                return json.loads(reply.read())
+        except OSError:
+            return None
+
+    try:
+        until(lambda: ask("/stats/requests"), "the web page is there")
+        for finished in range(2):  # one run after the other
+            assert ask("/swarm", {"user_count": "1", "spawn_rate": "1", "host": server.url})["success"]
+            until(lambda done=finished + 1: len(list(locust.results.glob("*-steady-m-????"))) == done, "the run has ended")
+            until(lambda: ask("/stats/requests")["state"] == "stopped", "Locust has stopped")
+            server.times.clear()
+        until(lambda: ask("/stats/requests")["stats"][-1]["num_requests"] > 0, "the page's numbers are fresh")
+        stats = ask("/stats/requests")["stats"][-1]
+        run = open_run(max(locust.results.iterdir(), key=lambda path: path.stat().st_mtime))
+        rows = rows_of(run)
+        assert stats["num_requests"] == len(rows)
+        longest = max(row["done_ns"] - row["intended_ns"] for row in rows) / 1e6
+        assert abs(stats["max_response_time"] - longest) <= 1
+        assert len((tmp_path / "heard").read_text()) == sum(len(rows_of(open_run(path))) for path in locust.results.iterdir())
+    finally:
+        locust.process.send_signal(signal.SIGINT)
+        locust.wait()
+
+
+OPTIONS = {
+    "burst": "--arrivals --base-rate --peak-rate --spikes --hold --rest --schedule --trace",
+    "steady": "--rate --duration",
+    "trace": "--schedule --trace --arrivals",
+}
+COMMON = "--seed --model --shape --probe --encoding --deadline --max-connections --slo --verify-every --results --host"
+
+
+HELP = """
+import sys
+from locust.argument_parser import get_parser
+from locust.util.load_locustfile import load_locustfile
+load_locustfile(sys.argv[1])
+get_parser().print_help()
+"""
+
+
+@pytest.mark.parametrize("scenario", OPTIONS)
+def test_every_option_is_in_the_help(scenario: str) -> None:
+    """Locust goes on when a listener's option cannot be registered: only its help tells. (`locust -f FILE --help` itself
+    prints its own options before it looks at FILE, so the test asks for the help as it stands after that.)"""
+    arguments = [sys.executable, "-c", HELP, str(ROOT / "scenarios" / f"{scenario}.py")]
+    text = subprocess.run(arguments, capture_output=True, text=True, env=QUICK, check=True).stdout
+    for option in f"{OPTIONS[scenario]} {COMMON}".split():
+        assert re.search(rf"^\s+(-\w\b.*, )?{option}\b", text, re.MULTILINE), option
+
+
+MANY = """
+import json, sys
+import locust
+from locust.argument_parser import get_parser
+from locust.util.load_locustfile import load_locustfile
+load_locustfile(sys.argv[1])
+from bench.errors import BenchError, one_sentence
+from scenarios.burst import SCENARIO
+from scenarios.openloop.options import make_plan
+for arguments in json.load(sys.stdin):
+    try:
+        make_plan(SCENARIO, get_parser().parse_args(arguments))
+        print("accepted")
+    except BenchError as error:
+        print(one_sentence(error))
+"""
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    no_times, old = tmp_path / "no_times.txt", tmp_path / "old.parquet"
+    no_times.write_text("nothing here\n")
+    metadata = {b"coldburst.schedule": json.dumps({"schema_version": 99}).encode()}
+    pq.write_table(pa.table({"seq": [0], "intended_ns": [0]}).replace_schema_metadata(metadata), old)
+    with SmallServer() as server, SmallServer(models=()) as none:
+        cases: list[tuple[str, list[str], str]] = [
+            (server.url + "/elsewhere", [], "not as a V2 inference server"),
+            ("ftp://x", [], "not an address like"),
+            (server.url, ["--model", "nope"], "has no model 'nope'"),
+            (none.url, [], "does not tell which models"),
+            (server.url, ["--peak-rate", "0"], "peak is 0"),
+            (server.url, ["--base-rate", "-1"], "base is -1"),
+            (server.url, ["--shape", "2x5"], "does not fit input 'x'"),
+            (server.url, ["--shape", "q:2x4"], "the model has x"),
+            (server.url, ["--probe", str(tmp_path)], "cannot be read"),
+            (server.url, ["--schedule", str(old)], "version 99"),
+            (server.url, ["--schedule", str(no_times)], "not a readable Parquet file"),
+            (server.url, ["--trace", str(no_times)], re.escape(str(no_times))),
+            (server.url, ["--schedule", str(old), "--arrivals", "x"], "exclude each other"),
+            (server.url, ["--results", "/proc/nowhere"], "cannot be written"),
+            (server.url, ["--deadline", "10"], "--deadline '10' is not a time"),
+            (server.url, ["--max-connections", "0"], "at least 1"),
+        ]
+        given = json.dumps([["--host", url, "--results", str(tmp_path), *arguments] for url, arguments, _ in cases])
+        command = [sys.executable, "-c", MANY, str(ROOT / "scenarios" / "burst.py")]
+        said = subprocess.run(command, input=given, capture_output=True, text=True, env=QUICK, check=True).stdout.splitlines()
+    assert len(said) == len(cases)
+    for sentence, (_, _, says) in zip(said, cases, strict=True):
+        assert re.search(says, sentence), sentence
+
+
+def test_wrong_input_ends_locust_with_2(tmp_path: Path) -> None:
+    with SmallServer() as server, SmallServer(models=("a", "b")) as several, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        cases: list[tuple[str, list[str], str]] = [
+            (f"http://127.0.0.1:{silent.getsockname()[1]}", [], "nobody listens at .*bench serve tiny"),
+            (several.url, [], r"several models \(a, b\); choose one with --model"),
+            (server.url, ["--processes", "3", "--arrivals", "constant:rate=2,duration=1s"], "3 workers are more than the 2 arrivals"),
+        ]
+        started = []
+        for number, (url, arguments, says) in enumerate(cases):
+            (tmp_path / str(number)).mkdir()
+            started.append((Locust(tmp_path / str(number), url, *arguments, scenario="burst"), says))
+        for locust, says in started:
+            assert locust.wait() == 2, locust.out
+            sentences = [line for line in locust.out.splitlines() if line.startswith("locust: ")]
+            assert len(sentences) == 1 and re.search(says, sentences[0]), locust.out
+            assert "Traceback" not in locust.out

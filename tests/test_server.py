@@ -1,0 +1,543 @@
+"""The server as its clients meet it: a real process, real sockets, and the V2 client that others use."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.http as triton
+from conftest import SyntheticFactory
+
+ROOT = Path(__file__).parents[1]
+ELEMENTS = 4
+MS = 10**6
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A server process and what it said."""
+
+    process: subprocess.Popen[str]
+    port: int
+    stderr: Path
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(self.address, timeout=20)
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, content
+
+    def infer(self, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        return self.ask("POST", INFER, good_body(), headers)
+
+    def open(self, data: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection.sendall(data)
+        return connection
+
+    def metric(self, line: str) -> float:
+        text = self.ask("GET", "/metrics")[2].decode()
+        return next((float(found.group(1)) for found in re.finditer(rf"^{re.escape(line)} (\S+)$", text, re.M)), 0.0)
+
+    def errors(self) -> str:
+        return self.stderr.read_text()
+
+
+INFER = "/v2/models/synthetic/infer"
+
+
+def good_body(**more: Any) -> bytes:
+    entry = {"name": "input", "shape": [1, ELEMENTS], "datatype": "FP32", "data": [1.5] * ELEMENTS}
+    return json.dumps({"inputs": [entry], **more}).encode()
+
+
+def raw_request(body: bytes, *headers: str, path: str = INFER) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "reference_server", *map(str, arguments), "--port", "0"]
+
+
+@pytest.fixture
+def engine(synthetic: SyntheticFactory) -> Callable[..., Path]:
+    def build(**declared: Any) -> Path:
+        return synthetic(input_elements=ELEMENTS, output_elements=ELEMENTS, **declared)
+
+    return build
+
+
+@contextmanager
+def serving(tmp_path: Path, *arguments: str | Path, until: str = "ready") -> Iterator[Server]:
+    stderr = tmp_path / f"stderr-{time.monotonic_ns()}"
+    with stderr.open("w") as errors, ExitStack() as stack:
+        process = subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+        stack.callback(end, process)
+        assert process.stdout is not None
+        port = 0
+        for line in process.stdout:
+            if line.startswith("listening on http://"):
+                port = int(line.rsplit(":", 1)[1])
+            if line.startswith(until):
+                break
+        assert port, stderr.read_text()
+        yield Server(process=process, port=port, stderr=stderr)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"waited 20 s in vain: {what}"
+        time.sleep(0.01)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    pieces = []
+    try:
+        while piece := connection.recv(65536):
+            pieces.append(piece)
+    except ConnectionResetError:
+        pass
+    connection.close()
+    return b"".join(pieces)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for the tests that leave it as it was."""
+    from bench.engine.synthetic_builder import build_synthetic
+
+    folder = tmp_path_factory.mktemp("shared")
+    build_synthetic(folder / "synthetic", name="synthetic", input_elements=ELEMENTS, output_elements=ELEMENTS)
+    build_synthetic(folder / "slow", name="slow", input_elements=ELEMENTS, output_elements=ELEMENTS, service_ns=100 * MS)
+    with serving(folder, folder / "synthetic", folder / "slow", "--pool-size", "2", "--max-body", "100KB") as server:
+        yield server
+
+
+# Protocol
+
+
+def test_health_and_metadata(shared: Server) -> None:
+    assert shared.ask("GET", "/v2/health/live")[0] == 200
+    assert shared.ask("GET", "/v2/health/ready")[0] == 200
+    for base in ("/v2/models/synthetic", "/v2/models/synthetic/versions/1"):
+        assert shared.ask("GET", f"{base}/ready")[0] == 200
+        assert json.loads(shared.ask("GET", base)[2])["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, ELEMENTS]}]
+        assert shared.ask("POST", f"{base}/infer", good_body())[0] == 200
+    assert "binary_tensor_data" in json.loads(shared.ask("GET", "/v2")[2])["extensions"]
+    assert f"{INFER}" in json.loads(shared.ask("GET", "/openapi.json")[2])["paths"]
+    assert shared.ask("HEAD", "/v2/health/live")[2] == b""
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "names"),
+    [
+        ("GET", "/", 404, "nothing at '/'"),
+        ("GET", "/v2/models/nope", 404, "unknown model 'nope'; served here: synthetic, slow"),
+        ("POST", "/v2/models/nope/infer", 404, "unknown model 'nope'"),
+        ("POST", "/v2/models/synthetic/versions/9/infer", 404, "no version '9'"),
+        ("GET", "/v2/models/synthetic/versions/9/ready", 404, "no version '9'"),
+        ("GET", "/v2/models//ready", 404, "nothing at"),
+        ("GET", INFER, 405, "takes POST, not GET"),
+        ("POST", "/v2/health/live", 405, "takes GET, HEAD, not POST"),
+    ],
+)
+def test_paths_that_do_not_exist(shared: Server, method: str, path: str, status: int, names: str) -> None:
+    got, headers, body = shared.ask(method, path)
+    assert got == status
+    assert names in json.loads(body)["error"]
+    assert (got == 405) == ("allow" in headers)
+
+
+def test_triton_client_unchanged(shared: Server) -> None:
+    client = triton.InferenceServerClient(shared.address)
+    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("synthetic", "1")
+    assert client.get_model_metadata("synthetic")["platform"] == "synthetic"
+    array = np.random.default_rng(0).random((3, ELEMENTS), dtype=np.float32)
+    for binary_in in (False, True):
+        for outputs in (
+            None,
+            [triton.InferRequestedOutput("output", binary_data=False)],
+            [triton.InferRequestedOutput("output", binary_data=True)],
+        ):
+            given = triton.InferInput("input", list(array.shape), "FP32")
+            given.set_data_from_numpy(array, binary_data=binary_in)
+            result = client.infer("synthetic", [given], outputs=outputs, request_id="an id")
+            assert np.array_equal(result.as_numpy("output"), array * 2)
+            assert result.get_response()["id"] == "an id"
+    statistics = client.get_inference_statistics("synthetic")["model_stats"][0]
+    assert statistics["execution_count"] >= 6
+    with pytest.raises(triton.InferenceServerException, match="maximum batch is 8"):
+        given = triton.InferInput("input", [9, ELEMENTS], "FP32")
+        given.set_data_from_numpy(np.zeros((9, ELEMENTS), np.float32))
+        client.infer("synthetic", [given])
+    client.close()
+
+
+def test_the_parts_add_up(shared: Server) -> None:
+    began = time.monotonic_ns()
+    status, headers, _ = shared.ask("POST", "/v2/models/slow/infer", good_body())
+    round_trip_ns = time.monotonic_ns() - began
+    parts = {name: round(float(ms) * MS) for name, ms in re.findall(r"(\w+);dur=([0-9.]+)", headers["server-timing"])}
+    assert status == 200
+    assert list(parts) == ["queue", "pool", "load", "input", "infer", "output"]
+    assert parts["infer"] >= 100 * MS
+    assert sum(parts.values()) <= round_trip_ns
+
+
+def test_bodies_that_are_not_taken(shared: Server) -> None:
+    large = b" " * 100_001
+    for body, headers, status, names in (
+        (good_body(), {"Content-Encoding": "gzip"}, 415, "compressed"),
+        (good_body(), {"Transfer-Encoding": "gzip, chunked"}, 415, "transfer encoding"),
+        (large, {}, 413, "the limit is 100000"),
+        (b"{", {}, 400, "not JSON"),
+    ):
+        if "Transfer-Encoding" in headers:
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        got, answered, content = shared.ask("POST", INFER, body, headers)
+        assert (got, names in json.loads(content)["error"]) == (status, True), content
+        assert "server-timing" in answered
+    chunked = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode() + b"3000\r\n" + b" " * 0x3000 + b"\r\n"
+    with shared.open(chunked + (b"3000\r\n" + b" " * 0x3000 + b"\r\n") * 8) as connection:
+        assert connection.recv(12) == b"HTTP/1.1 413"
+
+
+def test_a_connection_survives_a_body_that_was_too_large(shared: Server) -> None:
+    connection = http.client.HTTPConnection(shared.address, timeout=20)
+    for body, status in ((b" " * 500_000, 413), (good_body(), 200)):
+        connection.request("POST", INFER, body)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == status
+    connection.close()
+
+
+def test_rubbish_instead_of_http(shared: Server) -> None:
+    for rubbish in (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: abc\r\n\r\n",
+    ):
+        answer = read_all(shared.open(rubbish))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
+    answer = read_all(shared.open(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000))
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_body_longer_than_declared_is_the_next_request(shared: Server) -> None:
+    body = good_body()
+    answer = read_all(shared.open(raw_request(body) + b"surplus\r\n\r\n"))
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert answer.count(b"HTTP/1.1") == 1  # the surplus is no request: the connection is closed after the answer
+
+
+def test_an_upgrade_is_ignored(shared: Server) -> None:
+    upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+    answer = read_all(shared.open("\r\n".join(("GET /v2 HTTP/1.1", "Host: x", *upgrade, "", "")).encode()))
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    answer = read_all(shared.open(raw_request(good_body(), *upgrade)))
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"without an Upgrade header" in answer
+    assert "upgrade" not in shared.errors()
+
+
+def test_pipelined_requests_are_answered_in_order(shared: Server) -> None:
+    requests = [
+        raw_request(good_body(id=str(number)), path=f"/v2/models/{'slow' if number % 3 == 0 else 'synthetic'}/infer") for number in range(9)
+    ]
+    last = raw_request(good_body(id="9"), "Connection: close")
+    answer = read_all(shared.open(b"".join(requests) + last))
+    assert re.findall(rb'"id":"(\d)"', answer) == [str(number).encode() for number in range(10)]
+
+
+def test_expect_continue(shared: Server) -> None:
+    body = good_body()
+    head, _, _ = raw_request(body, "Expect: 100-continue", "Connection: close").partition(b"\r\n\r\n")
+    connection = shared.open(head + b"\r\n\r\n")
+    assert connection.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.sendall(body)
+    assert read_all(connection).startswith(b"HTTP/1.1 200 OK")
+
+
+# Load and clients that misbehave
+
+
+def test_live_while_loading_ready_when_loaded(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(load_ns=500 * MS), until="listening") as server:
+        assert server.ask("GET", "/v2/health/live")[0] == 200
+        assert server.ask("GET", "/v2/health/ready")[0] == 503
+        assert server.ask("GET", "/v2/models/synthetic/ready")[0] == 503
+        assert server.process.stdout is not None and server.process.stdout.readline() == "ready\n"
+        assert server.ask("GET", "/v2/health/ready")[0] == 200
+        assert server.infer()[0] == 200
+
+
+def test_the_queue_limit_sheds(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(service_ns=300 * MS), "--queue-limit", "1") as server:
+        first, second = (server.open(raw_request(good_body(), "Connection: close")) for _ in range(2))
+        until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 1, "one request waits")
+        status, headers, body = server.infer()
+        assert status == 503 and int(headers["retry-after"]) >= 1
+        assert "wait for model synthetic" in json.loads(body)["error"]
+        assert read_all(first).startswith(b"HTTP/1.1 200") and read_all(second).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_that_goes_away_frees_its_place(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(service_ns=400 * MS), "--queue-limit", "1") as server:
+        running, waiting = (server.open(raw_request(good_body(), "Connection: close")) for _ in range(2))
+        until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 1, "one request waits")
+        waiting.close()
+        until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 0, "its place is free")
+        assert server.infer()[0] == 200
+        assert read_all(running).startswith(b"HTTP/1.1 200")
+        assert server.metric('coldburst_requests_total{model="synthetic",outcome="cancelled"}') == 1
+        assert server.metric('coldburst_requests_total{model="synthetic",outcome="ok"}') == 2
+        assert "Traceback" not in server.errors()
+
+
+def test_slow_and_silent_clients_are_sent_away(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(), "--header-timeout", "200ms", "--body-timeout", "300ms") as server:
+        silent = server.open()
+        half_headers = server.open(b"POST /v2/models/synthetic/infer HTTP/1.1\r\nHost")
+        half_body = server.open(raw_request(good_body())[:-5])
+        dripping = server.open(b"GET /v2 HTTP/1.1\r\n")
+
+        def drip() -> bool:
+            try:
+                dripping.sendall(b"X: y\r\n")
+            except OSError:
+                return True
+            return False
+
+        until(drip, "a client that sends a header at a time is cut off")
+        dripping.close()
+        assert read_all(silent) == b""
+        assert read_all(half_headers).startswith(b"HTTP/1.1 408 ")
+        answer = read_all(half_body)
+        assert answer.startswith(b"HTTP/1.1 408 ") and b"body did not arrive in time" in answer
+        assert server.infer()[0] == 200
+
+
+def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, synthetic: SyntheticFactory) -> None:
+    big = synthetic(input_elements=ELEMENTS, output_elements=1_000_000)
+    body = good_body(parameters={"binary_data_output": True})
+    with serving(tmp_path, big, "--body-timeout", "300ms") as server:
+        connection = server.open(raw_request(body) * 4)
+        until(lambda: open_sockets(server) == 1, "the connection is accepted")
+        until(lambda: open_sockets(server) == 0, "the connection is gone")
+        assert len(read_all(connection)) < 4 * 4_000_000
+        assert server.infer()[0] == 200
+
+
+def open_sockets(server: Server) -> int:
+    return sum(found.status == "ESTABLISHED" for found in psutil.Process(server.process.pid).net_connections("tcp"))
+
+
+def test_failures_of_the_model_are_stated(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    # The probe's runs count too: two cases before ready, so the fourth run is the second request's.
+    with serving(tmp_path, engine(fail_every_runs=4)) as server:
+        answers = [server.infer() for _ in range(2)]
+        assert [status for status, _, _ in answers] == [200, 500]
+        assert "declared to fail" in json.loads(answers[1][2])["error"]
+        assert "server-timing" in answers[1][1]
+
+
+def test_a_failed_load_is_reported_to_those_that_waited(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(fail_every_loads=2), "--mode", "cold-load") as server:  # the first load is the start's
+        answers = [server.infer() for _ in range(2)]
+        assert [status for status, _, _ in answers] == [500, 200]
+        assert "declared to fail" in json.loads(answers[0][2])["error"]
+
+
+def test_json_lines(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with serving(tmp_path, engine(), "--log-json") as server:
+        server.infer(traceparent=trace)
+        for bad in ("00-0-0-00", trace.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), f"{trace}-more", "ff" + trace[2:]):
+            server.infer(traceparent=bad)
+        server.ask("POST", INFER, good_body(id='a "quoted" id'))
+        server.ask("POST", INFER, b"{")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        lines = [json.loads(line) for line in server.errors().splitlines()]
+    requests = [line for line in lines if line["event"] == "request"]
+    assert [line["trace_id"] for line in requests] == ["0af7651916cd43dd8448eb211c80319c"] + [None] * 6
+    assert requests[0]["parent_id"] == "b7ad6b7169203331"
+    assert [line["status"] for line in requests] == [200] * 6 + [400]
+    assert requests[5]["id"] == 'a "quoted" id'
+    for line in requests:
+        assert line["duration_ns"] == sum(line[f"{part}_ns"] for part in ("queue", "pool", "load", "input", "infer", "output"))
+
+
+# Life
+
+
+def test_sigterm_under_load_drains(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(service_ns=300 * MS), "--pool-size", "2") as server:
+        idle = http.client.HTTPConnection(server.address, timeout=20)
+        idle.request("GET", "/v2/health/live")
+        idle.getresponse().read()
+        accepted = [server.open(raw_request(good_body())) for _ in range(4)]
+        until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 2, "two run, two wait")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: "SIGTERM" in server.errors(), "the server says that it drains")
+        idle.request("POST", INFER, good_body())
+        refused = idle.getresponse()
+        assert (refused.status, refused.headers["Connection"]) == (503, "close")
+        assert "shutting down" in json.loads(refused.read())["error"]
+        assert server.ask("GET", "/v2/health/ready")[0] == 503
+        assert [read_all(connection)[:15] for connection in accepted] == [b"HTTP/1.1 200 OK"] * 4
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.errors()
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(service_ns=20_000 * MS), "--health-interval", "0", "--mode", "lazy") as server:
+        connection = server.open(raw_request(good_body()))
+        until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 1, "the request is there")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: "SIGTERM" in server.errors(), "the first signal is seen")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 128 + signal.SIGTERM
+        assert read_all(connection) == b""
+
+
+def test_the_drain_timeout_cuts_off(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(service_ns=20_000 * MS), "--mode", "lazy", "--drain-timeout", "200ms") as server:
+        connection = server.open(raw_request(good_body()))
+        until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 1, "the request is there")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 1
+        assert "1 requests were cut off" in server.errors()
+        assert read_all(connection) == b""
+
+
+def test_sigterm_while_loading_does_not_wait_for_the_load(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(load_ns=60_000 * MS), "--drain-timeout", "200ms", until="listening") as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.errors()
+
+
+def test_kill_nine_loses_only_what_was_in_flight(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    directory = engine(service_ns=300 * MS)
+    with serving(tmp_path, directory) as server:
+        connection = server.open(raw_request(good_body()))
+        until(lambda: server.metric('coldburst_slots{model="synthetic",state="busy"}') == 1, "it runs")
+        server.process.kill()
+        assert server.process.wait(10) == -signal.SIGKILL
+        assert read_all(connection) == b""
+        port = server.port
+    with serving(tmp_path, directory, "--host", "127.0.0.1") as server:  # nothing was left behind that stops a new start
+        assert server.infer()[0] == 200
+        again = subprocess.run([*command(directory)[:-1], str(server.port)], cwd=ROOT, capture_output=True, text=True, timeout=30)
+        assert again.returncode == 2
+        assert (
+            again.stderr
+            == f"reference_server: cannot listen on 127.0.0.1:{server.port} (Address already in use); choose another --host or --port\n"
+        )
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+
+
+def test_an_engine_deleted_under_a_running_server(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    directory = engine()
+    with serving(tmp_path, directory, "--health-interval", "50ms") as server:
+        shutil.rmtree(directory)
+        assert server.infer()[0] == 200
+        assert server.ask("GET", "/v2/health/ready")[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["{missing}"], "is not an engine directory"),
+        (["{engine}", "--port", "99999"], "is not a port"),
+        (["{engine}", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+        (["{engine}", "--set", "threads"], "is not KEY=VALUE"),
+        (["{engine}", "--set", "no_such=1"], "unknown runtime setting 'no_such'"),
+        (["{engine}", "--idle-timeout", "30"], "--idle-timeout '30' is not a time"),
+        (["{engine}", "--pool-size", "0"], "--pool-size is 0"),
+        (["{engine}", "--mode", "elastic", "--min", "3", "--max", "2"], "--max is 2"),
+        (["{engine}", "{engine}"], "both called 'synthetic'"),
+        (["{failing}"], "declared to fail"),
+        (["{engine}", "--trust", "{missing}"], "is not an Ed25519 public key"),
+    ],
+)
+def test_a_start_that_fails_says_why_in_one_sentence(tmp_path: Path, engine: Callable[..., Path], arguments: list[str], names: str) -> None:
+    places = {"engine": engine(), "failing": engine(fail_every_loads=1), "missing": tmp_path / "missing"}
+    filled = [argument.format(**places) for argument in arguments]
+    run = subprocess.run(
+        [sys.executable, "-m", "reference_server", "--port", "0", *filled], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert run.returncode == 2, run.stderr
+    assert names in run.stderr
+    assert run.stderr.count("\n") == 1 and run.stderr.startswith("reference_server: ")
+
+
+def test_concurrent_clients_get_their_own_answers(shared: Server) -> None:
+    wrong: list[object] = []
+
+    def client(number: int) -> None:
+        connection = http.client.HTTPConnection(shared.address, timeout=20)
+        for step in range(50):
+            value = float(number * 1000 + step)
+            entry = {"name": "input", "shape": [1, ELEMENTS], "datatype": "FP32", "data": [value] * ELEMENTS}
+            connection.request("POST", INFER, json.dumps({"id": f"{number}-{step}", "inputs": [entry]}))
+            answer = json.loads(connection.getresponse().read())
+            if answer.get("id") != f"{number}-{step}" or answer["outputs"][0]["data"] != [value * 2] * ELEMENTS:
+                wrong.append(answer)
+        connection.close()
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_no_inference_library_is_imported_by_the_server_itself() -> None:
+    heavy = ("onnxruntime", "onnx", "starlette", "prometheus_client", "pyarrow", "pandas")
+    code = f"import sys, reference_server.__main__; print([m for m in {heavy} if m in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True
+    )
+    assert run.stdout == "[]\n"

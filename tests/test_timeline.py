@@ -1,0 +1,108 @@
+"""The server's timeline file: what it says while serving, what of it survives a kill, and how it becomes a table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.clock import now_ns
+from bench.errors import BenchError
+from bench.server_timeline import read_server_timeline
+from reference_server.pool_settings import PoolSettings
+from reference_server.registry import Registry
+from reference_server.server_timing import Timing
+from reference_server.timeline import INTERVAL_NS, Timeline
+
+SyntheticFactory = Callable[..., Path]
+
+
+def test_a_spike_that_a_scrape_would_miss_is_seen(synthetic: SyntheticFactory, tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    before = now_ns()
+
+    async def main() -> None:
+        registry = Registry([synthetic(service_ns=120_000_000), synthetic(name="other")], PoolSettings(size=1))
+        timeline = Timeline(path, list(registry.models.values()))
+        timeline.start()
+        await registry.start()
+        model = registry.models["synthetic"]
+        await asyncio.gather(*(model.infer({"input": np.ones((1, 1024), np.float32)}, None, Timing()) for _ in range(3)))
+        timeline.close()
+        timeline.close()
+        await registry.close()
+
+    asyncio.run(main())
+    metadata, table = read_server_timeline(path, zero_ns=before)
+    assert metadata["interval_ns"] == INTERVAL_NS
+    assert metadata["pid"] == os.getpid()
+    assert abs(metadata["anchor"]["wall_ns"] - time.time_ns()) < 10**12
+    rows = table.to_pylist()
+    assert all(0 <= row["t_ns"] <= now_ns() - before for row in rows)
+    assert {row["model"] for row in rows} == {"synthetic", "other"}
+    busy = [row for row in rows if row["model"] == "synthetic" and row["slots_busy"] == 1]
+    assert {1, 2} <= {row["waiting"] for row in busy}
+    assert all(row["slots_idle"] == 0 for row in busy)
+    assert all(row["device_bytes"] is None and row["resident_bytes"] > 10_000_000 for row in rows)
+    assert sorted(row["process_cpu_ns"] for row in rows) == [row["process_cpu_ns"] for row in rows]
+
+
+def test_a_kill_loses_no_sample_that_was_taken(synthetic: SyntheticFactory, tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    program = f"""
+import time
+from pathlib import Path
+from reference_server.pool_settings import PoolSettings
+from reference_server.registry import Registry
+from reference_server.timeline import Timeline
+models = list(Registry([Path({str(synthetic())!r})], PoolSettings()).models.values())
+Timeline(Path({str(path)!r}), models).start()
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        deadline = time.monotonic() + 30
+        while not (path.exists() and path.read_bytes().count(b"\n") >= 5):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    whole = path.read_bytes().count(b"\n") - 1
+    assert read_server_timeline(path)[1].num_rows == whole
+    with path.open("ab") as file:
+        file.write(b'[12, "synth')  # a write that a crash of the machine tore
+    assert read_server_timeline(path)[1].num_rows == whole
+
+
+def test_nothing_is_overwritten_and_a_folder_that_is_not_there_is_told(synthetic: SyntheticFactory, tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    path.write_text("mine")
+    for bad in (path, tmp_path / "none" / "timeline.jsonl"):
+        with pytest.raises(BenchError, match="cannot be written"):
+            Timeline(bad, [])
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "rubbish\n", '{"schema_version": 9, "columns": []}\n'])
+def test_what_is_no_timeline_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "timeline.jsonl"
+    path.write_text(content)
+    with pytest.raises(BenchError):
+        read_server_timeline(path)
+
+
+def test_a_timeline_without_rows_is_an_empty_table(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    Timeline(path, []).close()
+    assert read_server_timeline(path)[1].num_rows == 0
+    assert json.loads(path.read_text())["schema_version"] == 1

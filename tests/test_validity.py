@@ -1,0 +1,189 @@
+"""The check of a run: each fault makes it invalid, with the reason and the remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bench.analysis.validity import Validity, check_run, describe, runs_of
+from bench.errors import BenchError
+from bench.load.arrivals_text import parse_arrivals
+from bench.load.schedule import write_schedule
+from bench.records import SCHEMA_VERSION, RunFolder
+
+ROOT = Path(__file__).parent.parent
+SCHEMA = pa.schema(
+    [(name, pa.int64()) for name in ("seq", "intended_ns", "sent_ns", "done_ns")] + [("status", pa.string()), ("error", pa.string())]
+)
+GENERATOR = {
+    "worker": 0, "timer": "timerfd", "cpu_ns": 1, "wall_ns": 10, "longest_pause_ns": 0, "longest_flush_ns": 0, "failure": None,
+}  # fmt: skip
+
+
+class Trial:
+    """A run as it would be recorded, to be spoilt: one column each in `rows`, and what summary.json says."""
+
+    def __init__(self, arrivals: str = "train:base=50,peak=500,hold=1s,rest=1s,spikes=2") -> None:
+        self.schedule = parse_arrivals(arrivals).schedule(1)
+        intended = self.schedule.intended_ns
+        self.seq = self.schedule.seq.copy()
+        self.sent = intended + 60_000
+        self.status = np.array(["ok"] * len(intended), object)
+        self.error = np.array([None] * len(intended), object)
+        self.summary: dict[str, Any] = {"generators": [GENERATOR], "server_restarted": False, "clock_offset_ns": 0}
+
+    def not_sent(self, count: int, reason: str) -> None:
+        self.sent[-count:] = -1
+        self.status[-count:] = "not_sent"
+        self.error[-count:] = reason
+
+    def write(self, folder: Path, *, keep: int | None = None, finish: bool = True) -> Path:
+        run = RunFolder.create(folder, "run")
+        write_schedule(self.schedule, run.path / "schedule.parquet")
+        run.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": "load"})
+        known = self.sent >= 0
+        columns = [
+            pa.array(self.seq),
+            pa.array(self.schedule.intended_ns),
+            pa.array(self.sent, mask=~known),
+            pa.array(self.sent + 1_000_000, mask=~known),
+            pa.array(self.status, pa.string()),
+            pa.array(self.error, pa.string()),
+        ]
+        order = pa.array(np.random.default_rng(1).permutation(len(self.seq))[:keep])  # rows come as they end, not by seq
+        run.table("requests", SCHEMA).write_batch(pa.RecordBatch.from_arrays([column.take(order) for column in columns], schema=SCHEMA))
+        if finish:
+            run.write_json("summary.json", self.summary)
+            return run.finish()
+        run.close()
+        return run.path
+
+    def check(self, folder: Path, **how: Any) -> Validity:
+        return check_run(self.write(folder, **how))
+
+
+def problems(validity: Validity) -> list[str]:
+    return [check.problem for check in validity.checks if check.problem]
+
+
+def test_a_good_run(tmp_path: Path) -> None:
+    trial = Trial()
+    trial.sent[:50] = trial.schedule.intended_ns[:50] + 1_000_000
+    validity = trial.check(tmp_path)
+    count = len(trial.seq)
+    assert validity.valid and not validity.partial and validity.counts == {"ok": count} and validity.not_sent == {}
+    assert (validity.lag_p50_ns, validity.lag_p99_ns, validity.lag_max_ns) == (60_000, 1_000_000, 1_000_000)
+    assert validity.spike_edge_ns == (60_000, 60_000) and validity.ks_distance is not None and validity.ks_distance < 0.05
+    assert describe(tmp_path / "run", validity).splitlines()[0].endswith(": valid")
+
+
+def test_stopped_is_no_fault_and_few_failures_are_none(tmp_path: Path) -> None:
+    stopped = Trial()
+    stopped.not_sent(600, "stopped")
+    assert stopped.check(tmp_path / "a").valid
+    few = Trial()
+    few.not_sent(len(few.seq) // 200, "limit of 3 connections reached")
+    assert few.check(tmp_path / "b").valid
+
+
+def spoil_lag(trial: Trial) -> None:
+    trial.sent[::50] += 20_000_000
+
+
+def spoil_gaps(trial: Trial) -> None:
+    trial.sent = -(-trial.sent // 9_000_000) * 9_000_000  # as a timer of 9 ms would: late by little, but in bunches
+
+
+def spoil_edge(trial: Trial) -> None:
+    at = int(np.flatnonzero(trial.schedule.spike == 1)[9])
+    trial.sent[at] += 60_000_000
+
+
+def spoil_summary(**values: Any) -> Any:
+    def spoil(trial: Trial) -> None:
+        generator = {**GENERATOR, **{key: value for key, value in values.items() if key in GENERATOR}}
+        trial.summary = {**trial.summary, "generators": [generator], **{k: v for k, v in values.items() if k not in GENERATOR}}
+
+    return spoil
+
+
+def spoil_worker(trial: Trial) -> None:
+    trial.sent[-3:] = -1
+    trial.status[-3:] = "lost_worker"
+
+
+def spoil_twice(trial: Trial) -> None:
+    trial.seq[5] = trial.seq[4]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (spoil_lag, "the p99 of the send lag is 20.1 ms, above 10.0 ms.*--processes"),
+        (spoil_gaps, "another shape than was asked for"),
+        (spoil_edge, "1 of 2 spikes arrived more than 50.0 ms late"),
+        (lambda trial: trial.not_sent(100, "limit of 3 connections reached"), "100 of .* were not sent.*raise --max-connections"),
+        (lambda trial: trial.not_sent(100, "connect failed: Connection refused"), "see whether the server still runs"),
+        (lambda trial: trial.not_sent(100, "deadline passed before it could be sent"), "longer than the deadline"),
+        (lambda trial: trial.not_sent(len(trial.seq), "stopped"), "nothing was sent at all"),
+        (spoil_worker, "a worker died and 3 of its arrivals are unknown"),
+        (spoil_twice, "recorded twice"),
+        (spoil_summary(cpu_ns=99, wall_ns=100), "99% of a core"),
+        (spoil_summary(longest_pause_ns=400_000_000), "held up for 400 ms"),
+        (spoil_summary(failure="ValueError('x')"), "the generator itself failed"),
+        (spoil_summary(server_restarted=True), "another process at the end"),
+    ],
+)
+def test_each_fault_is_said(tmp_path: Path, spoil: Any, says: str) -> None:
+    trial = Trial()
+    spoil(trial)
+    validity = trial.check(tmp_path)
+    assert not validity.valid
+    assert any(re.search(says, problem) for problem in problems(validity)), problems(validity)
+    assert json.loads(json.dumps(validity.to_json()))["valid"] is False
+
+
+def test_a_partial_run_is_read_and_said(tmp_path: Path) -> None:
+    path = Trial().write(tmp_path, keep=700, finish=False)
+    validity = check_run(path)
+    assert validity.partial and not validity.valid and sum(validity.counts.values()) == 700
+    assert "cut off" in problems(validity)[0] and "did not end by itself" in describe(path, validity)
+
+
+def test_too_few_samples_give_no_percentile(tmp_path: Path) -> None:
+    validity = Trial("constant:rate=20,duration=2s").check(tmp_path)
+    assert validity.valid and validity.lag_p99_ns is None and validity.ks_distance is None
+    late = Trial("constant:rate=20,duration=2s")
+    late.sent[7] += 200_000_000
+    assert "the max of the send lag is 200 ms, above 100 ms" in problems(late.check(tmp_path / "late"))[0]
+
+
+def test_runs_of_an_experiment(tmp_path: Path) -> None:
+    for name in ("1-cold", "1-warm"):
+        Trial("constant:rate=20,duration=1s").write(tmp_path / "runs" / name)
+    assert [path.name for path in runs_of(tmp_path)] == ["1-cold", "1-warm"]
+    with pytest.raises(BenchError, match="is not a run folder"):
+        runs_of(tmp_path / "runs")
+
+
+def bench_check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", "check", *arguments], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    good, bad = Trial(), Trial()
+    spoil_lag(bad)
+    fine = bench_check(str(good.write(tmp_path / "good")), "--json")
+    assert fine.returncode == 0 and json.loads(fine.stdout)[0]["valid"] is True
+    wrong = bench_check(str(bad.write(tmp_path / "bad")))
+    assert wrong.returncode == 3 and wrong.stdout.index("INVALID") < wrong.stdout.index("send lag")
+    nothing = bench_check(str(tmp_path / "nothing"))
+    assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1 and "is not a run folder" in nothing.stderr
