@@ -167,6 +167,18 @@ def overhead() -> None:
     record("overhead", medians=middle, ratios=ratios, rows=rows)
 
 
+def serve() -> None:
+    """The HTTP server over the largest engine there is, beside bare TensorRT and a bare handler."""
+    from gpu.serving import serve as serve_engine
+
+    engine = WORK / "resnet50-fp16"
+    if not (engine / "manifest.json").exists():
+        engine = build("tiny", "fp32")
+    bare = run(sys.executable, str(CASES), "warm-bare", str(engine), expect=None)  # it needs pycuda
+    p50_us = json.loads(bare.stdout.splitlines()[-1])["p50_us"] if bare.returncode == 0 else None
+    record("serve", engine=engine.name, **serve_engine(engine, p50_us))
+
+
 STEPS: dict[str, Callable[[], None]] = {
     "cuda": cuda,
     "build-tiny": lambda: build_models("build-tiny", "tiny"),
@@ -176,6 +188,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "runtime": runtime,
     "exits": exits,
     "overhead": overhead,
+    "serve": serve,
 }
 
 
