@@ -29,6 +29,8 @@ class Device:
         self.streams: set[int] = set()
         self.events: dict[int, int] = {}
         self.spoiled = False
+        self.capturing: list[Any] | None = None
+        self.graphs: dict[int, list[Any]] = {}
         self.calls: list[str] = []
         self.lock = threading.Lock()
         self.number = 0
@@ -50,7 +52,7 @@ class Device:
             return ctypes.addressof(block)
 
     def leaks(self) -> dict[str, int]:
-        return {name: len(getattr(self, name)) for name in ("memory", "pinned", "streams", "events") if getattr(self, name)}
+        return {name: len(getattr(self, name)) for name in ("memory", "pinned", "streams", "events", "graphs") if getattr(self, name)}
 
 
 def pycuda_modules(device: Device) -> dict[str, types.ModuleType]:
@@ -299,6 +301,46 @@ def cuda_python_modules(device: Device) -> dict[str, types.ModuleType]:
     return {"cuda": package, "cuda.bindings": bindings, "cuda.bindings.runtime": runtime}
 
 
+class GraphDriver:
+    """The calls of libcuda that record and launch graphs. A code other than 0 is a failure."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def cuStreamBeginCapture_v2(self, stream: Any, mode: int) -> int:
+        assert stream.value in self.device.streams
+        assert mode == 1
+        self.device.capturing = []
+        return 0
+
+    def cuStreamEndCapture(self, stream: Any, graph: Any) -> int:
+        number = self.device.next_number()
+        assert self.device.capturing is not None
+        self.device.graphs[number], self.device.capturing = self.device.capturing, None
+        graph._obj.value = number
+        return 0
+
+    def cuGraphInstantiateWithFlags(self, executable: Any, graph: Any, flags: Any) -> int:
+        number = self.device.next_number()
+        self.device.graphs[number] = self.device.graphs[graph.value]
+        executable._obj.value = number
+        return 0
+
+    def cuGraphDestroy(self, graph: Any) -> int:
+        del self.device.graphs[graph.value]
+        return 0
+
+    def cuGraphExecDestroy(self, executable: Any) -> int:
+        del self.device.graphs[executable.value]
+        return 0
+
+    def cuGraphLaunch(self, executable: Any, stream: Any) -> int:
+        self.device.calls.append("cuGraphLaunch")
+        for work in self.device.graphs[executable.value]:
+            work()
+        return 0
+
+
 def install(monkeypatch: Any, modules: dict[str, types.ModuleType]) -> None:
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -366,11 +408,18 @@ def tensorrt_module(device: Device, version: str) -> types.ModuleType:
                 return False
             if self.engine.fails == "spoil":
                 device.spoiled = True
-            count = int(np.prod(self.shape))
+            if device.capturing is not None:
+                shape = self.shape
+                device.capturing.append(lambda: self.compute(shape))
+            else:
+                self.compute(self.shape)
+            return True
+
+        def compute(self, shape: tuple[int, ...]) -> None:
+            count = int(np.prod(shape))
             kind = ctypes.c_float if self.engine.plan["dtype"] == "FLOAT" else ctypes.c_int32
             given = np.ctypeslib.as_array((kind * count).from_address(self.addresses["input"]))
             np.ctypeslib.as_array((kind * count).from_address(self.addresses["output"]))[:] = 2 * given
-            return True
 
     class Engine:
         def __init__(self, log: Any, plan: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_stand_ins import Device, cuda_python_modules, install, pycuda_modules, tensorrt_module
+from cuda_stand_ins import Device, GraphDriver, cuda_python_modules, install, pycuda_modules, tensorrt_module
 
 from bench.engine.manifest import (
     PROBE_FILE,
@@ -214,6 +214,30 @@ def test_buffers(buffers: str, runtime: TensorrtRuntime, device: Device, build: 
     slot.close()
     engine.close()
     assert device.leaks() == {}
+
+
+def test_cuda_graphs(runtime: TensorrtRuntime, device: Device, build: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run of a shape is plain, and each later one a launch; shapes keep their graphs; nothing is left at the end."""
+    monkeypatch.setattr("reference_server.runtimes.cuda_graphs.load_driver", lambda: GraphDriver(device))
+    engine = load(build(profiles=((1, 4), (5, 64))), cuda_graphs="on")
+    slots = [engine.make_slot(Phases()) for _ in range(2)]
+    for sizes, launches in (((1, 2, 5), 0), ((5, 2, 1, 1), 4)):
+        for slot in slots:
+            device.calls.clear()
+            for size in sizes:
+                given = {"input": np.full((size, FEATURES), size + launches, np.float32)}
+                assert np.array_equal(slot.run(given).outputs["output"], 2 * given["input"])
+            assert device.calls.count("cuGraphLaunch") == launches
+    assert len(device.graphs) == 6
+    for size in range(1, 65):
+        slots[0].run(batch(size))
+    assert len(device.graphs) == 32 + 3  # no more than a slot may keep
+    for slot in slots:
+        slot.close()
+    engine.close()
+    assert device.leaks() == {}
+    with pytest.raises(BenchError, match="needs buffers=reuse"):
+        load(build(), cuda_graphs="on", buffers="per-request")
 
 
 def test_int64_inputs_of_an_engine_that_takes_int32(runtime: TensorrtRuntime, build: EngineFactory) -> None:

@@ -24,6 +24,7 @@ from bench.errors import BenchError, EngineRefused
 from reference_server.phases import Phases
 from reference_server.runtimes import parse_options
 from reference_server.runtimes.cuda import Cuda, CudaError, Gpu, open_cuda, use
+from reference_server.runtimes.cuda_graphs import CudaGraphs
 from reference_server.runtimes.tensorrt_library import Library, check_gpu, check_version
 from reference_server.runtimes.tensorrt_slot import TensorrtSlot
 
@@ -35,13 +36,15 @@ class TensorrtOptions:
     """Runtime settings. `module` is empty for the one that built the engine, `cuda` for whichever bindings are installed.
 
     `buffers`: `reuse` allocates a slot's memory once for the largest shapes, `per-request` anew for each request, which shows what
-    that costs. `trust_host_code` lets an unsigned version-compatible plan bring its own code into this process. `threads` is
+    that costs. `cuda_graphs`: a slot records the work of each shape at its first run, and from then on launches it as one.
+    `trust_host_code` lets an unsigned version-compatible plan bring its own code into this process. `threads` is
     accepted so that one command line serves every runtime.
     """
 
     module: str = ""
     cuda: str = ""
     buffers: str = "reuse"
+    cuda_graphs: bool = False
     trust_host_code: bool = False
     threads: int = 1
 
@@ -55,12 +58,15 @@ class TensorrtEngine:
         self._library = library
         self._engine = engine
         self._per_request = options.buffers == "per-request"
+        self._graphs = CudaGraphs() if options.cuda_graphs else None
 
     def make_slot(self, phases: Phases) -> TensorrtSlot:
         owner = self._runtime
         with use(owner.cuda, f"engine {self.manifest.name}"):
             with phases.phase("slot", owner.device_bytes):
-                slot = TensorrtSlot(owner.cuda, self._library, self._engine, self.manifest, per_request=self._per_request)
+                slot = TensorrtSlot(
+                    owner.cuda, self._library, self._engine, self.manifest, per_request=self._per_request, graphs=self._graphs
+                )
             try:
                 with phases.phase("buffers", owner.device_bytes):
                     slot.allocate()
@@ -190,6 +196,8 @@ def _settings(manifest: Manifest, options: Mapping[str, str]) -> TensorrtOptions
         raise BenchError(f"runtime setting module={settings.module!r} is not one of {', '.join(MODULES)}")
     if settings.buffers not in ("reuse", "per-request"):
         raise BenchError(f"runtime setting buffers={settings.buffers!r} is not one of reuse, per-request")
+    if settings.cuda_graphs and settings.buffers != "reuse":
+        raise BenchError("cuda_graphs=on needs buffers=reuse: a graph holds the addresses that it was recorded with")
     return settings
 
 

@@ -13,11 +13,13 @@ from bench.engine.manifest import DATATYPES, Manifest, Tensor, check_request_sha
 from bench.errors import BenchError
 from reference_server.runtimes import Answer
 from reference_server.runtimes.cuda import Cuda, CudaError, use
+from reference_server.runtimes.cuda_graphs import CudaGraphs
 from reference_server.runtimes.tensorrt_library import Library
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+MOST_GRAPHS = 32  # of a slot: each holds device memory, and shapes may be many
 _DTYPES = {  # TensorRT's names of data types -> numpy's
     "FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64", "BOOL": "bool", "UINT8": "uint8",
 }  # fmt: skip
@@ -34,11 +36,15 @@ class Buffer:
 class TensorrtSlot:
     """An execution context with its own stream and buffers. One request at a time, from any thread."""
 
-    def __init__(self, cuda: Cuda, library: Library, engine: Any, manifest: Manifest, *, per_request: bool) -> None:
+    def __init__(
+        self, cuda: Cuda, library: Library, engine: Any, manifest: Manifest, *, per_request: bool, graphs: CudaGraphs | None
+    ) -> None:
         self._cuda = cuda
         self._library = library
         self._manifest = manifest
         self._per_request = per_request
+        self._graphs = graphs
+        self._captured: dict[tuple[int, ...], int] = {}  # by the inputs' shapes
         self._tensors = {t.name: t for t in (*manifest.inputs, *manifest.outputs)}
         self._dtypes = {name: _numpy_dtype(engine, name) for name in self._tensors}
         self._buffers: dict[str, Buffer] = {}
@@ -77,7 +83,7 @@ class TensorrtSlot:
         """The parts of the time: device time from event to event; what the host adds before the last copy counts as input."""
         import numpy as np
 
-        cuda, stream, log = self._cuda, self._stream, self._library.log
+        cuda, stream = self._cuda, self._stream
         input_end, infer_end, output_end = self._events
         started = now_ns()
         self._select_shapes({name: value.shape for name, value in inputs.items()})
@@ -89,8 +95,11 @@ class TensorrtSlot:
                 _put(tensor, inputs[tensor.name], view)
                 cuda.copy_in(self._buffers[tensor.name].pointer, view, stream)
             cuda.record(input_end, stream)
-            if not self._context.execute_async_v3(stream_handle=stream):
-                raise CudaError(f"TensorRT does not run engine {self._manifest.name}: {log.last_error()}")
+            graph = self._captured.get(self._shape_key())
+            if self._graphs is not None and graph is not None:
+                self._graphs.launch(graph, stream)
+            else:
+                self._enqueue()
             cuda.record(infer_end, stream)
             views = {t.name: self._view(t.name, shapes[t.name]) for t in wanted}
             for name, view in views.items():
@@ -98,11 +107,21 @@ class TensorrtSlot:
             cuda.record(output_end, stream)
             cuda.synchronize(stream)
             synchronized = now_ns()
+            if self._graphs is not None and graph is None and len(self._captured) < MOST_GRAPHS:
+                # After a run without one, as TensorRT wants it: what it does once a shape must not get into the graph.
+                self._captured[self._shape_key()] = self._graphs.capture(stream, self._enqueue)
             answer = {t.name: np.array(views[t.name], dtype=DATATYPES[t.datatype]) for t in wanted}
         done = now_ns()
         infer_ns = cuda.elapsed_ns(input_end, infer_end)
         output_ns = cuda.elapsed_ns(infer_end, output_end) + done - synchronized
         return Answer(outputs=answer, input_ns=max(0, done - started - infer_ns - output_ns), infer_ns=infer_ns, output_ns=output_ns)
+
+    def _enqueue(self) -> None:
+        if not self._context.execute_async_v3(stream_handle=self._stream):
+            raise CudaError(f"TensorRT does not run engine {self._manifest.name}: {self._library.log.last_error()}")
+
+    def _shape_key(self) -> tuple[int, ...]:
+        return tuple(size for shape in self._shapes.values() for size in shape)
 
     def _select_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Tell the context the request's shapes, and the first profile that takes them. Raises BenchError with the allowed range."""
@@ -175,6 +194,8 @@ class TensorrtSlot:
         with use(self._cuda, f"engine {self._manifest.name}"):
             if self._stream:
                 self._cuda.synchronize(self._stream)
+            while self._captured and self._graphs is not None:
+                self._graphs.release(self._captured.popitem()[1])
             self._context = None
             self._release_buffers()
             while self._events:

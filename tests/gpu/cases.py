@@ -195,6 +195,31 @@ def buffers(engine: Path, settings: Mapping[str, str]) -> Facts:
     return {"buffers": found}
 
 
+def graphs(engine: Path, settings: Mapping[str, str]) -> Facts:
+    """Each shape's work launched as one graph: the same answers, and what it saves."""
+    found, outputs = {}, {}
+    for kind in ("off", "on"):
+        loaded = load(engine, {**settings, "cuda_graphs": kind})
+        slots = [loaded.make_slot(Phases()) for _ in range(2)]
+        for slot in slots:
+            for _ in range(3):
+                for number in range(count_probe_cases(engine)):
+                    run_probe(slot, loaded.manifest, read_probe(engine, loaded.manifest, number))
+        case = read_probe(engine, loaded.manifest)
+        durations = []
+        for _ in range(300):
+            began = time.perf_counter_ns()
+            answer = slots[0].run(case.inputs)
+            durations.append(time.perf_counter_ns() - began)
+        outputs[kind] = b"".join(answer.outputs[name].tobytes() for name in sorted(answer.outputs))
+        found[kind] = {"p50_us": sorted(durations)[150] / 1e3, "p99_us": sorted(durations)[296] / 1e3, "infer_us": answer.infer_ns / 1e3}
+        for slot in slots:
+            slot.close()
+        loaded.close()
+    assert outputs["off"] == outputs["on"]
+    return {"cuda_graphs": found}
+
+
 def _broken_copy(engine: Path, change: Any, **manifest_changes: Any) -> Path:
     """A copy whose manifest vouches for the changed bytes, so that only TensorRT can refuse them."""
     import dataclasses
@@ -383,6 +408,7 @@ CASES = {
     "churn": churn,
     "threads": threads,
     "buffers": buffers,
+    "graphs": graphs,
     "refusals": refusals,
     "worker-exception": worker_exception,
     "leaves-all-open": leaves_all_open,

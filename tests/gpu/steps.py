@@ -124,7 +124,7 @@ def runtime() -> None:
     engine, other = build("tiny", "fp32"), build("tiny", "fp16")
     profiles = build("tiny", "fp32", "--shape", "input=1x64,2x64:8x64:16x64", name="tiny-profiles")
     failed = []
-    for case in ("answers", "shapes", "memory", "churn", "threads", "buffers", "refusals"):
+    for case in ("answers", "shapes", "memory", "churn", "threads", "buffers", "graphs", "refusals"):
         subject = profiles if case == "shapes" else engine
         for bindings in ("pycuda", "cuda-python"):
             answer = run(sys.executable, str(CASES), case, str(subject), f"cuda={bindings}", f"other={other}", expect=None)
@@ -137,8 +137,9 @@ def runtime() -> None:
             record("runtime", case=case, bindings=bindings, stderr=answer.stderr[-300:], **json.loads(answer.stdout.splitlines()[-1]))
     large = WORK / "resnet50-fp16"
     if (large / "manifest.json").exists():
-        answer = run(sys.executable, str(CASES), "memory", str(large))
-        record("runtime", case="memory", subject=large.name, **json.loads(answer.stdout.splitlines()[-1]))
+        for case in ("memory", "threads", "buffers", "graphs"):
+            answer = run(sys.executable, str(CASES), case, str(large))
+            record("runtime", case=case, subject=large.name, **json.loads(answer.stdout.splitlines()[-1]))
     assert not failed, failed
 
 
