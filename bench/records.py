@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 PARTIAL_SUFFIX = ".partial"
+_ROW_GROUP_ROWS = 1 << 17
 
 
 def new_run_id(kind: str, subject: str) -> str:
@@ -135,14 +136,28 @@ class RunFolder:
         for stream in self._streams:
             target = stream.path.with_suffix(".parquet")
             with naming(target), pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
-                for batch in _read_stream(stream.path):
-                    writer.write_batch(batch)
+                for rows in _row_groups(_read_stream(stream.path)):
+                    writer.write_table(rows)
             stream.path.unlink()
         final = self.path.parent / self.run_id
         if final.exists():
             raise BenchError(f"{final} exists already and is not overwritten; the run is kept as {self.path}")
         self.path.rename(final)
         return final
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The batches joined until they are worth a row group: a stream is flushed each second, a reader wants large groups."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= _ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,21 +168,31 @@ class SavedRun:
     partial: bool
     run: dict[str, Any]
 
-    def table(self, name: str) -> pa.Table | None:
-        """The table `name`, from Parquet or from the stream of a partial run; None where the run has none."""
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table | None:
+        """The table `name`, from Parquet or from the stream of a partial run; None where the run has none.
+
+        `columns`: only these, so that a table of many rows need not be held whole. Raises BenchError where the file
+        cannot be read, or lacks one of them.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         parquet, stream = self.path / f"{name}.parquet", self.path / f"{name}.arrows"
+        table = None
         try:
             if parquet.exists() and not stream.exists():
-                return pq.read_table(parquet)
-            if stream.exists():
-                batches = list(_read_stream(stream))
-                return pa.Table.from_batches(batches) if batches else None
+                table = pq.read_table(parquet, columns=None if columns is None else _present(columns, pq.read_schema(parquet)))
+            elif stream.exists():
+                batches = [batch if columns is None else batch.select(_present(columns, batch.schema)) for batch in _read_stream(stream)]
+                table = pa.Table.from_batches(batches) if batches else None
         except (pa.ArrowInvalid, OSError) as error:
             raise BenchError(f"{parquet if parquet.exists() else stream} cannot be read: {error}") from None
-        return None
+        missing = [] if table is None else sorted(set(columns or ()) - set(table.column_names))
+        if missing:
+            raise BenchError(
+                f"the table {name} of {self.path} has no column {missing[0]}: it was written by another program, or is damaged"
+            )
+        return table
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the run, None where there is none. Raises BenchError."""
@@ -196,6 +221,10 @@ def open_run(path: Path) -> SavedRun:
     if version != SCHEMA_VERSION:
         raise BenchError(f"{run_file} has schema version {version}, this program reads {SCHEMA_VERSION}")
     return SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
+
+
+def _present(columns: Sequence[str], schema: pa.Schema) -> list[str]:
+    return [name for name in columns if name in schema.names]
 
 
 def _read_stream(path: Path) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,9 @@ class ServerProcess:
         python: str | None = None,
         timeout_s: float = 600.0,
     ) -> None:
-        command = module_command("reference_server", "--port=0", *flags, "--", *(str(e.resolve()) for e in engines), python=python)
+        command = module_command(
+            "reference_server", "--port=0", "--stop-with-stdin", *flags, "--", *(str(e.resolve()) for e in engines), python=python
+        )
         self._timeout_s = timeout_s
         self._child = Child(command, child_environment(environment))
         self.started_ns = self._child.started_ns

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.clock import now_ns
 from bench.engine.manifest import Manifest, check_answer
 from bench.engine.probe import ProbeCase, read_probe
@@ -29,9 +31,10 @@ def run_server_trial(engine_dir: Path, manifest: Manifest, start: Callable[[], S
     body, headers = encode_request(manifest, case.inputs)
     phases: list[dict[str, Any]] = []
     with start() as server:
+        listening_bytes = _resident_bytes(server.pid)
         ready_ns = server.wait_ready()
-        phases.append(_phase("listen", server.started_ns, server.listening_ns))
-        phases.append(_phase("ready", server.listening_ns, ready_ns))
+        phases.append(_phase("listen", server.started_ns, server.listening_ns, listening_bytes))
+        phases.append(_phase("ready", server.listening_ns, ready_ns, _resident_bytes(server.pid)))
         with InferenceClient(server.url) as client:
             if not client.ready():
                 raise BenchError(f"the server printed ready and answers /v2/health/ready with another status than 200 ({server.url})")
@@ -46,15 +49,18 @@ def run_server_trial(engine_dir: Path, manifest: Manifest, start: Callable[[], S
                 if checked_ns - first_try_ns > _PATIENCE_NS:
                     raise BenchError(f"the server says that it is ready and answers wrongly: {problem}")
                 right_try_ns = now_ns()
-            phases.append(_phase("first_inference", right_try_ns, replied_ns))
-            phases.append(_phase("check", replied_ns, checked_ns))
-            after = [_phase("ready_before_right", first_try_ns, right_try_ns), *_later(client, manifest, body, headers)]
+            served_bytes = _resident_bytes(server.pid)
+            phases.append(_phase("first_inference", right_try_ns, replied_ns, served_bytes))
+            phases.append(_phase("check", replied_ns, checked_ns, served_bytes))
+            after = [_phase("ready_before_right", first_try_ns, right_try_ns, served_bytes)]
+            after += _later(client, manifest, body, headers, server.pid)
+            resident_bytes = _resident_bytes(server.pid)
     return {
         "started_ns": server.started_ns,
         "answered_ns": checked_ns,
         "phases": phases,
         "after": after,
-        "resident_bytes": None,
+        "resident_bytes": resident_bytes,
     }
 
 
@@ -68,7 +74,7 @@ def _problem(manifest: Manifest, case: ProbeCase, status: int, headers: Mapping[
     return None
 
 
-def _later(client: InferenceClient, manifest: Manifest, body: bytes, headers: Mapping[str, str]) -> list[dict[str, Any]]:
+def _later(client: InferenceClient, manifest: Manifest, body: bytes, headers: Mapping[str, str], pid: int) -> list[dict[str, Any]]:
     runs = []
     for _ in range(1 + STEADY_RUNS):
         started = now_ns()
@@ -76,8 +82,17 @@ def _later(client: InferenceClient, manifest: Manifest, body: bytes, headers: Ma
         runs.append((now_ns() - started, started))
     second, *others = runs
     duration, started = sorted(others)[STEADY_RUNS // 2]
-    return [_phase("second_inference", second[1], second[1] + second[0]), _phase("steady", started, started + duration)]
+    held = _resident_bytes(pid)
+    return [_phase("second_inference", second[1], second[1] + second[0], held), _phase("steady", started, started + duration, held)]
 
 
-def _phase(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
-    return {"name": name, "start_ns": start_ns, "end_ns": end_ns, "resident_bytes": None, "device_bytes": None}
+def _phase(name: str, start_ns: int, end_ns: int, resident_bytes: int | None) -> dict[str, Any]:
+    return {"name": name, "start_ns": start_ns, "end_ns": end_ns, "resident_bytes": resident_bytes, "device_bytes": None}
+
+
+def _resident_bytes(pid: int) -> int | None:
+    """Resident memory of the server's process; None where the host does not tell."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return None

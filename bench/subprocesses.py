@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -40,16 +41,24 @@ class Child:
     """A child process in a session of its own (Ctrl-C goes to us, and we stop it), with its lines and the time of each.
 
     Use it as a context manager: the child is ended on every way out. `started_ns` was read just before it was started.
+    A child of our own ends when its standard input does, so also when we are killed; `dies_with_us` asks the kernel to
+    see to that for one that is not ours (Linux; prctl(2), PR_SET_PDEATHSIG).
     """
 
-    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: list[str], environment: Mapping[str, str], *, dies_with_us: bool = False) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed in stop)
         self._buffer = b""
         self._buffer_ns = 0
         self.started_ns = now_ns()
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=dict(environment), start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=_die_with_parent if dies_with_us and sys.platform == "linux" else None,
             )
         except OSError as error:
             self._errors.close()
@@ -146,6 +155,15 @@ class Child:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -58,12 +58,21 @@ async def _serve(settings: ServerSettings, log: Log) -> int:
         log.event("drain", f"{signal.Signals(number).name}: finishing what was accepted", signal=number)
         stop.set_result(EXIT_FINE)
 
+    def on_input() -> None:
+        if not os.read(sys.stdin.fileno(), 65536):
+            loop.remove_reader(sys.stdin.fileno())
+            if not stop.done():
+                log.event("drain", "standard input ended: finishing what was accepted")
+                stop.set_result(EXIT_FINE)
+
     def on_device_spoiled(message: str) -> None:
         log.event("device_spoiled", message)
         os._exit(EXIT_DEVICE_SPOILED)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+    if settings.stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), on_input)
     registry = Registry(settings.engines, settings.pool, on_device_spoiled=on_device_spoiled)
     timeline = _open_timeline(settings, registry)
     app = App(registry, log, max_body_bytes=settings.limits.max_body_bytes)

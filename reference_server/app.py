@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 
-from reference_server.documents import model_metadata, openapi_document, server_metadata
+from reference_server.documents import model_metadata, openapi_document, repository_index, server_metadata
 from reference_server.infer import Inference
 from reference_server.log import Log
 from reference_server.registry import Registry, ServedModel
@@ -27,6 +27,7 @@ class App:
             "/v2": ("GET", fixed(server_metadata())),
             "/v2/health/live": ("GET", fixed(b'{"live":true}')),
             "/v2/health/ready": ("GET", self._ready),
+            "/v2/repository/index": ("POST", self._index),
             "/openapi.json": ("GET", self._openapi),
             "/metrics": ("GET", self._metrics),
         }
@@ -91,6 +92,11 @@ class App:
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _reply_ready(send, self._registry.ready and not self._draining, "the server")
+
+    async def _index(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Which models there are: the reading part of the model repository extension."""
+        models = self._registry.models.values()
+        await reply(send, 200, repository_index([(model.manifest, model.ready and not self._draining) for model in models]))
 
     async def _openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
         await reply(send, 200, openapi_document([model.manifest for model in self._registry.models.values()]))

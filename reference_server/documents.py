@@ -40,12 +40,28 @@ def model_metadata(manifest: Manifest) -> bytes:
     return orjson.dumps(document)
 
 
+def repository_index(models: Sequence[tuple[Manifest, bool]]) -> bytes:
+    """What `POST /v2/repository/index` answers: each model and whether it is ready."""
+    return orjson.dumps(
+        [
+            {"name": manifest.name, "version": manifest.version, "state": "READY" if ready else "UNAVAILABLE", "reason": ""}
+            for manifest, ready in models
+        ]
+    )
+
+
 def openapi_document(manifests: Sequence[Manifest]) -> bytes:
     """What `GET /openapi.json` answers: the paths that exist on this server, in OpenAPI 3.1."""
     paths: dict[str, Any] = {
         "/v2": _get("Server metadata", _METADATA),
         "/v2/health/live": _get("Whether the process answers", {"type": "object"}),
         "/v2/health/ready": _get("Whether every model is ready", {"type": "object"}, 503),
+        "/v2/repository/index": {
+            "post": {
+                "summary": "The models, and whether each is ready",
+                "responses": {"200": {"description": "the models", "content": _json({"type": "array", "items": _METADATA})}},
+            }
+        },
         "/metrics": {
             "get": {"summary": "Prometheus exposition", "responses": {"200": {"description": "metrics", "content": {"text/plain": {}}}}}
         },

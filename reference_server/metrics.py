@@ -39,6 +39,8 @@ _MOST_SHAPES = 100
 
 Key = TypeVar("Key")
 
+_STARTED_S = time.time() - time.process_time()  # close enough: what matters is that it differs after a restart
+
 
 class Histogram:
     """Counts of durations by bucket (the last one is beyond all bounds), and their sum in ns."""
@@ -247,4 +249,6 @@ def _metrics(snapshots: Sequence[_Snapshot], device_bytes: int | None) -> Iterat
     ):
         if held_bytes is not None:
             yield GaugeMetricFamily(f"coldburst_{memory}_bytes", text, value=held_bytes)
+    # The name that Prometheus' own process collector has: clients tell by it that a server was restarted.
+    yield GaugeMetricFamily("process_start_time_seconds", "When the server process started, in Unix time.", value=_STARTED_S)
     yield CounterMetricFamily("coldburst_cpu_seconds", "CPU time of the server process.", value=time.process_time())

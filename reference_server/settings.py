@@ -27,6 +27,7 @@ class ServerSettings:
     limits: Limits
     timeline: Path | None
     drain_timeout_ns: int
+    stop_with_stdin: bool
     log_json: bool
 
 
@@ -62,6 +63,7 @@ def parse_command_line(arguments: Sequence[str] | None = None) -> ServerSettings
         limits=limits,
         timeline=given.timeline,
         drain_timeout_ns=duration(given.drain_timeout, "--drain-timeout"),
+        stop_with_stdin=given.stop_with_stdin,
         log_json=given.log_json,
     )
 
@@ -93,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-body", default="64MiB", metavar="SIZE", help="largest request body (default: 64MiB)")
     add("--header-timeout", default="10s", metavar="TIME", help="time for a request's headers to arrive (default: 10s)")
     add("--body-timeout", default="60s", metavar="TIME", help="time for a body to arrive, or a reply to be taken (default: 60s)")
+    add("--stop-with-stdin", action="store_true", help="drain when standard input ends: for programs that start the server")
     add("--log-json", action="store_true", help="one JSON object a line on standard error for each request and event")
     return parser
 

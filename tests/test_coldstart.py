@@ -21,15 +21,21 @@ from bench.records import SavedRun, open_run
 
 Row = dict[str, Any]
 ATTRIBUTED = {
+    "server": ["listen", "ready", "first_inference", "check"],
     "process": ["spawn", "imports", "manifest", "imports", "library", "device", "read", "verify", "deserialise", "slot", "buffers", "probe",
                 "first_inference", "check"],
     "engine": ["manifest", "imports", "library", "device", "read", "verify", "deserialise", "slot", "buffers", "first_inference", "check"],
     "slot": ["slot", "buffers", "first_inference", "check"],
-    "warm": ["inference"],
+    "warm": ["pool", "inference"],
     "floor": ["read_file", "copy_memory"],
 }  # fmt: skip
 ATTRIBUTED |= {"process-disk": ATTRIBUTED["process"], "floor-disk": ATTRIBUTED["floor"]}
-AFTER = {"process": ["second_inference", "steady"], "warm": ["check"], "floor": []}
+AFTER = {
+    "server": ["ready_before_right", "second_inference", "steady"],
+    "process": ["second_inference", "steady"],
+    "warm": ["check"],
+    "floor": [],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,11 @@ def test_each_level_has_its_phases_one_after_the_other(done: Done) -> None:
         assert end <= one(trial, "total")
         after = [row["phase"] for row in trial if not row["in_total"] and not row["phase"].startswith("total")]
         assert after == AFTER.get(level.removesuffix("-disk"), AFTER["process"])
+
+
+def test_a_server_is_not_ready_before_its_answers_are_right(done: Done) -> None:
+    early = [one(trial, "ready_before_right") for trial in done.trials if trial[0]["level"] == "server"]
+    assert early == [0, 0, 0]
 
 
 def test_memory_and_page_cache_are_known_or_null(done: Done) -> None:

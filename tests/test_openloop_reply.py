@@ -127,3 +127,14 @@ def test_no_bytes_break_the_parser(head: bytes, data: bytes) -> None:
     except BadReply:
         return
     assert len(reply.parts_ns()) == 6
+
+
+def test_the_quick_way_to_read_parts_agrees_with_the_general_one() -> None:
+    values = ("0", "0.012", "1.5", "123456.789", "7", "0.000001")
+    names = ("queue", "pool", "load", "input", "infer", "output")
+    expected = (0, 12_000, 1_500_000, 123_456_789_000, 7_000_000, 1)
+    for order in (names, names[::-1]):  # another order takes the general way
+        timing = ", ".join(f"{name};dur={values[names.index(name)]}" for name in order)
+        reply = Reply()
+        assert reply.feed(f"HTTP/1.1 200 OK\r\nServer-Timing: {timing}\r\nContent-Length: 0\r\n\r\n".encode())
+        assert reply.parts_ns() == expected

@@ -160,6 +160,9 @@ def test_health_and_metadata(shared: Server) -> None:
     assert "binary_tensor_data" in json.loads(shared.ask("GET", "/v2")[2])["extensions"]
     assert f"{INFER}" in json.loads(shared.ask("GET", "/openapi.json")[2])["paths"]
     assert shared.ask("HEAD", "/v2/health/live")[2] == b""
+    models = json.loads(shared.ask("POST", "/v2/repository/index", b"{}")[2])
+    assert [(model["name"], model["version"], model["state"]) for model in models] == [("synthetic", "1", "READY"), ("slow", "1", "READY")]
+    assert re.search(rb"^process_start_time_seconds [0-9.e+]+$", shared.ask("GET", "/metrics")[2], re.MULTILINE)
 
 
 @pytest.mark.parametrize(

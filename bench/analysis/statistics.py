@@ -6,6 +6,7 @@ Nothing here assumes a distribution; everything takes plain arrays of one unit a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -51,11 +52,20 @@ def samples_needed(percent: float) -> int:
 
 def percentile(values: ArrayLike, percent: float) -> float | None:
     """The exact nearest-rank percentile; None with fewer samples than it needs."""
+    return percentiles(values, (percent,))[0]
+
+
+def percentiles(values: ArrayLike, percents: Sequence[float]) -> tuple[float | None, ...]:
+    """Several percentiles of the same values, by the rule of `percentile`, for the price of one sort."""
     ordered = np.sort(np.asarray(values))
-    if len(ordered) < samples_needed(percent):
-        return None
-    rank = max(1, math.ceil(round(len(ordered) * percent / 100, 9)))
-    return float(ordered[rank - 1])
+    return tuple(
+        float(ordered[nearest_rank(len(ordered), percent) - 1]) if len(ordered) >= samples_needed(percent) else None for percent in percents
+    )
+
+
+def nearest_rank(count: int, percent: float) -> int:
+    """The rank, from 1, of the percentile among `count` values: the smallest with at least that share at or below it."""
+    return max(1, math.ceil(round(count * percent / 100, 9)))
 
 
 def median(values: ArrayLike) -> float:

@@ -91,15 +91,17 @@ def run_server(engines: list[Path], flags: Mapping[str, object], settings: list[
 
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
     arguments += [f"--set={setting}" for setting in settings]
-    arguments += ["--log-json"] if log_json else []
+    arguments += ["--stop-with-stdin", *(["--log-json"] if log_json else [])]
     forwarded = (signal.SIGTERM, signal.SIGINT)
     # Until the child is there a signal must not be lost: it is held back, and delivered when the handler can forward it.
     signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
     try:
-        # In a session of its own, a Ctrl-C at the terminal reaches it once, through us.
+        # In a session of its own, a Ctrl-C at the terminal reaches it once, through us. Nothing is ever written to its
+        # standard input: that ends when this process does, however it does.
         child = subprocess.Popen(
             [*module_command("reference_server", *arguments, "--"), *map(str, engines)],
             env=child_environment(),
+            stdin=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded),
         )

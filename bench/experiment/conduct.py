@@ -204,7 +204,7 @@ def _run_locust(url: str, schedule: Path, workplace: Path, setup: Setup) -> Path
     ]
     if setup.slo_ns is not None:
         arguments.append(f"--slo={setup.slo_ns}ns")
-    with Child(module_command("locust", *arguments), child_environment()) as locust:
+    with Child(module_command("locust", *arguments), child_environment(), dies_with_us=True) as locust:
         lines = locust.read_to_end(setup.timeout_s)
         code = locust.wait(setup.timeout_s)
         if code not in (EXIT_FINE, EXIT_INVALID_RUN):

@@ -1,0 +1,193 @@
+"""Recovery by hand on small runs, censoring, and the median over spikes against an independent survival estimate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from request_rows import arm, requests
+from scipy import stats
+
+from bench.analysis.recovery import Recovery, Return, SpikeRecovery, base_p99, compare_recovery, recovery, sensitivity, survival_median
+
+MS = 1_000_000
+SECOND = 1000 * MS
+STEP = 20 * MS
+
+
+def burst(
+    slow_until: int, *, end: int = 30 * SECOND, slow: int = 500 * MS, failing: tuple[int, int] | None = None
+) -> tuple[object, object]:
+    """An arrival every 20 ms. Base until 10 s, spike until 12 s; 10 ms an answer, but `slow` from 10 s to `slow_until`."""
+    intended = np.arange(0, end, STEP)
+    response = np.where((intended >= 10 * SECOND) & (intended < slow_until), slow, 10 * MS)
+    inside = (intended >= 10 * SECOND) & (intended < 12 * SECOND)
+    phase = np.where(inside, "spike", np.where(intended < 10 * SECOND, "base", "rest")).tolist()
+    status = ["ok"] * len(intended)
+    if failing:
+        status = ["error" if failing[0] <= at < failing[1] else "ok" for at in intended]
+    table = requests(intended=intended, response=response, spike=np.where(inside, 0, -1), phase=phase, status=status)
+    return table, arm(table, duration_ns=end, spikes=[(10 * SECOND, 12 * SECOND)])
+
+
+def test_by_hand() -> None:
+    table, one = burst(15 * SECOND)
+    assert base_p99(table) == 10 * MS
+    found = recovery(one, slo_ns=100 * MS)
+    assert found is not None
+    assert found.bound_ns == pytest.approx(12 * MS)
+    (spike,) = found.spikes
+    # Slow arrivals end at 14.98 s; their answers come until 15.48 s, so at 15 s some still wait: the window from 16 s is the first.
+    assert spike.recovery == Return(after_ns=4 * SECOND, watched_ns=18 * SECOND)
+    assert spike.slo == Return(after_ns=4 * SECOND, watched_ns=18 * SECOND)
+    assert spike.excess_ns == pytest.approx(250 * (500 - 12) * MS)
+    assert spike.peak_backlog == 25  # one every 20 ms, each there for 500 ms
+    assert (spike.failed, found.censored, found.median_ns) == (0, 0, 4 * SECOND)
+
+
+def test_a_spike_that_hurts_nobody_is_over_at_once() -> None:
+    found = recovery(burst(0)[1])
+    assert found is not None
+    assert (found.spikes[0].recovery.after_ns, found.spikes[0].excess_ns, found.spikes[0].peak_backlog) == (0, 0, 1)
+
+
+def test_a_spike_that_does_not_end_is_censored_not_dropped() -> None:
+    found = recovery(burst(30 * SECOND)[1])
+    assert found is not None
+    assert len(found.spikes) == found.censored == 1
+    assert found.spikes[0].recovery == Return(after_ns=None, watched_ns=18 * SECOND)
+    assert found.median_ns is None
+
+
+def test_back_too_late_to_be_sure_is_censored() -> None:
+    """Two whole windows at the end are not three."""
+    found = recovery(burst(27 * SECOND)[1])
+    assert found is not None
+    assert found.censored == 1
+    earlier = recovery(burst(26 * SECOND)[1])
+    assert earlier is not None
+    assert earlier.spikes[0].recovery.after_ns == 15 * SECOND
+
+
+def test_failed_arrivals_are_not_back() -> None:
+    found = recovery(burst(0, failing=(12 * SECOND, 14 * SECOND))[1])
+    assert found is not None
+    assert found.spikes[0].recovery.after_ns == 2 * SECOND
+    assert found.spikes[0].failed == 100
+
+
+def test_one_slow_answer_among_fifty_is_the_base_itself_two_are_not() -> None:
+    table, _ = burst(0)
+    spikes = [(10 * SECOND, 12 * SECOND)]
+    table.loc[table["intended_ns"] == 13 * SECOND, "response_ns"] = 50 * MS
+    one = recovery(arm(table, duration_ns=30 * SECOND, spikes=spikes))
+    table.loc[table["intended_ns"] == 13 * SECOND + 10 * STEP, "response_ns"] = 50 * MS
+    two = recovery(arm(table, duration_ns=30 * SECOND, spikes=spikes))
+    assert one is not None
+    assert two is not None
+    assert (one.spikes[0].recovery.after_ns, two.spikes[0].recovery.after_ns) == (0, 2 * SECOND)
+
+
+def test_the_next_spike_ends_the_watch() -> None:
+    table, _ = burst(30 * SECOND)
+    one = arm(table, duration_ns=30 * SECOND, spikes=[(10 * SECOND, 12 * SECOND), (17 * SECOND, 18 * SECOND)])
+    found = recovery(one)
+    assert found is not None
+    assert [spike.recovery.watched_ns for spike in found.spikes] == [5 * SECOND, 12 * SECOND]
+    assert found.censored == 2
+
+
+def test_without_a_base_there_is_no_recovery() -> None:
+    table = requests(intended=range(0, 10_000, 100), response=[1] * 100, phase="spike", spike=0)
+    one = arm(table, duration_ns=20_000, spikes=[(0, 10_000)])
+    assert recovery(one) is None
+    assert sensitivity(one) == ()
+    assert recovery(one, base_p99_ns=5, window_ns=1000) is not None
+
+
+def test_sensitivity_goes_through_all_definitions() -> None:
+    found = sensitivity(burst(15 * SECOND)[1])
+    assert [(entry.window_ns // MS, entry.eps) for entry in found] == [(w, e) for w in (500, 1000, 2000) for e in (0.1, 0.2, 0.5)]
+    # The finer the window, the finer the answer: slow answers came until 15.48 s.
+    assert [entry.median_ns for entry in found[::3]] == [3.5 * SECOND, 4 * SECOND, 4 * SECOND]
+
+
+def test_the_median_counts_the_censored() -> None:
+    came, not_yet = Return(after_ns=10, watched_ns=100), Return(after_ns=None, watched_ns=100)
+    assert survival_median([came, not_yet, not_yet]) is None
+    assert survival_median([came, came, not_yet]) == 10
+    assert survival_median([]) is None
+
+
+entries = st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=30)
+
+
+@settings(max_examples=100, deadline=None)
+@given(entries)
+def test_the_median_against_scipy(values: list[tuple[int, bool]]) -> None:
+    returns = [Return(after_ns=None if censored else time, watched_ns=time) for time, censored in values]
+    came = [time for time, censored in values if not censored]
+    expected = None
+    if came:
+        data = stats.CensoredData(uncensored=came, right=[time for time, censored in values if censored])
+        survival = stats.ecdf(data).sf
+        reached = np.flatnonzero(survival.probabilities <= 0.5 + 1e-12)
+        expected = float(survival.quantiles[reached[0]]) if len(reached) else None
+    assert survival_median(returns) == expected
+
+
+def test_the_definition_is_told_with_the_result() -> None:
+    found = recovery(burst(0)[1])
+    assert found is not None
+    assert (found.window_ns, found.eps, found.windows) == (SECOND, 0.2, 3)
+
+
+runs = st.lists(st.tuples(st.integers(0, 199), st.one_of(st.none(), st.integers(1, 60)), st.booleans()), min_size=1, max_size=60)
+
+
+@settings(max_examples=200, deadline=None)
+@given(runs, st.integers(1, 30), st.integers(1, 4), st.integers(20, 60))
+def test_against_the_definition_read_literally(rows: list[tuple[int, int | None, bool]], window: int, windows: int, bound: int) -> None:
+    """A spike from 20 to 50 of 200; bound is 1.2 times the base given. Each time is looked at for itself."""
+    rows = sorted(rows, key=lambda row: row[0])
+    status = ["ok" if ok and taken is not None else "error" for _, taken, ok in rows]
+    table = requests(intended=[row[0] for row in rows], response=[row[1] for row in rows], status=status)
+    base = bound / 1.2
+    found = recovery(arm(table, duration_ns=200, spikes=[(20, 50)]), base_p99_ns=base, window_ns=window, windows=windows)
+    assert found is not None
+
+    def fine(start: int) -> bool:
+        inside = [(row, kind) for row, kind in zip(rows, status, strict=True) if start <= row[0] < start + window]
+        slow = sum(kind != "ok" or row[1] is None or row[1] > found.bound_ns for row, kind in inside)
+        waiting = [
+            row for row in rows if row[1] is not None and row[0] + found.bound_ns <= start < row[0] + row[1] and row[1] > found.bound_ns
+        ]
+        return slow <= (len(inside) >= 20) and not waiting
+
+    starts = [start for start in range(50, 200, window) if start + window <= 200]
+    verdicts = [fine(start) for start in starts]
+    first = next((starts[i] for i in range(len(starts) - windows + 1) if all(verdicts[i : i + windows])), None)
+    assert found.spikes[0].recovery == Return(after_ns=None if first is None else first - 50, watched_ns=150)
+
+
+def recovered(*returns: Return) -> Recovery:
+    spikes = [
+        SpikeRecovery(run=0, spike=i, recovery=entry, slo=None, excess_ns=0, failed=0, peak_backlog=0) for i, entry in enumerate(returns)
+    ]
+    return Recovery(base_p99_ns=1, bound_ns=1.2, window_ns=1, eps=0.2, windows=3, spikes=tuple(spikes))
+
+
+def test_which_arm_takes_longer_counts_the_censored() -> None:
+    quick, slow = Return(after_ns=2, watched_ns=10), Return(after_ns=7, watched_ns=10)
+    never, cut_off = Return(after_ns=None, watched_ns=10), Return(after_ns=None, watched_ns=5)
+    first = recovered(slow, never, never, cut_off, quick, never, quick)
+    second = recovered(quick, quick, slow, slow, quick, never, cut_off)
+    found = compare_recovery(first, second)
+    assert (found.first_longer, found.second_longer, found.equal, found.undecided) == (3, 1, 1, 2)
+    assert found.p_value == pytest.approx(2 * (1 + 4) / 16)
+
+
+def test_nothing_to_tell_apart() -> None:
+    same = recovered(Return(after_ns=2, watched_ns=10))
+    assert compare_recovery(same, same).p_value is None
