@@ -48,7 +48,8 @@ class TensorrtSlot:
         self._tensors = {t.name: t for t in (*manifest.inputs, *manifest.outputs)}
         self._dtypes = {name: _numpy_dtype(engine, name) for name in self._tensors}
         self._buffers: dict[str, Buffer] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}  # the inputs' shapes that the context was told last
+        self._all_shapes: dict[str, tuple[int, ...]] = {}  # every tensor's under those
         self._profile = 0
         self._stream = 0
         self._events: list[int] = []
@@ -67,7 +68,7 @@ class TensorrtSlot:
         for number in reversed(range(len(self._manifest.profiles))):  # so that the first one is left selected
             largest = {name: shape.max for name, shape in self._manifest.profiles[number].items()}
             self._set_shapes(number, largest)
-            for name, shape in self._all_shapes().items():
+            for name, shape in self._all_shapes.items():
                 sizes[name] = max(sizes[name], math.prod(shape) * self._dtypes[name].itemsize)
         self._make_buffers(sizes)
 
@@ -87,7 +88,7 @@ class TensorrtSlot:
         input_end, infer_end, output_end = self._events
         started = now_ns()
         self._select_shapes({name: value.shape for name, value in inputs.items()})
-        shapes = self._all_shapes()
+        shapes = self._all_shapes
         wanted = [t for t in self._manifest.outputs if outputs is None or t.name in outputs]
         with self._request_buffers(shapes):
             for tensor in self._manifest.inputs:
@@ -95,10 +96,7 @@ class TensorrtSlot:
                 _put(tensor, inputs[tensor.name], view)
                 cuda.copy_in(self._buffers[tensor.name].pointer, view, stream)
             cuda.record(input_end, stream)
-            graph = self._captured.get(self._shape_key())
-            if self._graphs is not None and graph is not None:
-                self._graphs.launch(graph, stream)
-            else:
+            if not self._launch_graph():
                 self._enqueue()
             cuda.record(infer_end, stream)
             views = {t.name: self._view(t.name, shapes[t.name]) for t in wanted}
@@ -107,18 +105,30 @@ class TensorrtSlot:
             cuda.record(output_end, stream)
             cuda.synchronize(stream)
             synchronized = now_ns()
-            if self._graphs is not None and graph is None and len(self._captured) < MOST_GRAPHS:
-                # After a run without one, as TensorRT wants it: what it does once a shape must not get into the graph.
-                self._captured[self._shape_key()] = self._graphs.capture(stream, self._enqueue)
             answer = {t.name: np.array(views[t.name], dtype=DATATYPES[t.datatype]) for t in wanted}
         done = now_ns()
         infer_ns = cuda.elapsed_ns(input_end, infer_end)
         output_ns = cuda.elapsed_ns(infer_end, output_end) + done - synchronized
-        return Answer(outputs=answer, input_ns=max(0, done - started - infer_ns - output_ns), infer_ns=infer_ns, output_ns=output_ns)
+        input_ns = max(0, done - started - infer_ns - output_ns)
+        self._capture_graph()
+        return Answer(outputs=answer, input_ns=input_ns, infer_ns=infer_ns + now_ns() - done, output_ns=output_ns)
 
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(stream_handle=self._stream):
             raise CudaError(f"TensorRT does not run engine {self._manifest.name}: {self._library.log.last_error()}")
+
+    def _launch_graph(self) -> bool:
+        """Whether the work of these shapes was recorded, and was launched now."""
+        graph = self._captured.get(self._shape_key()) if self._graphs is not None else None
+        if self._graphs is None or graph is None:
+            return False
+        self._graphs.launch(graph, self._stream)
+        return True
+
+    def _capture_graph(self) -> None:
+        """After a run of these shapes without one: what TensorRT does only the first time must not get into the graph."""
+        if self._graphs is not None and len(self._captured) < MOST_GRAPHS and self._shape_key() not in self._captured:
+            self._captured[self._shape_key()] = self._graphs.capture(self._stream, self._enqueue)
 
     def _shape_key(self) -> tuple[int, ...]:
         return tuple(size for shape in self._shapes.values() for size in shape)
@@ -134,6 +144,7 @@ class TensorrtSlot:
         check_request_shapes(self._manifest, shapes)
 
     def _set_shapes(self, profile: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises BenchError, also for an output whose shape depends on values."""
         context, log = self._context, self._library.log
         self._shapes = {}
         if profile != self._profile:
@@ -144,17 +155,13 @@ class TensorrtSlot:
         for name, shape in shapes.items():
             if not context.set_input_shape(name, tuple(shape)):
                 raise BenchError(f"TensorRT does not take shape {list(shape)} of input {name!r}: {log.last_error()}")
-        self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
-
-    def _all_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor's shape under the inputs' shapes of now. Raises BenchError for an output whose shape depends on values."""
-        shapes = {name: tuple(self._context.get_tensor_shape(name)) for name in self._tensors}
-        for name, shape in shapes.items():
+        self._all_shapes = {name: tuple(context.get_tensor_shape(name)) for name in self._tensors}
+        for name, shape in self._all_shapes.items():
             if any(size < 0 for size in shape):
                 raise BenchError(
                     f"output {name!r} of engine {self._manifest.name} has a shape that depends on values, which is not supported"
                 )
-        return shapes
+        self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
 
     def _view(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         dtype = self._dtypes[name]
