@@ -47,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     (module,) = sys.argv[1:] if arguments is None else arguments
     try:
         trt = import_tensorrt(module)
+        if module == "tensorrt" and find_gpu() is None:
+            raise BenchError("TensorRT builds on the GPU that an engine is for, and there is none here; --module tensorrt_rtx needs none")
         send({"event": "library", "version": trt.__version__, "typed": is_typed(trt)})
         line = sys.stdin.readline()
         if line:
@@ -111,10 +113,6 @@ class Plan:
     def build(self) -> dict[str, Any]:
         """Write the plan; what there is to know of it. Raises BenchError."""
         trt, request = self._trt, self._request
-        if self._module == "tensorrt" and find_gpu() is None:
-            raise BenchError(
-                "TensorRT builds on the GPU that the engine is for, and this machine has none; --module tensorrt_rtx needs none"
-            )
         builder = trt.Builder(self._log)
         if builder is None:
             raise BenchError(f"TensorRT does not start here: {self._log.last_error()}")
