@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from bench.analysis.backlog import outstanding
-from bench.analysis.load_run import Arm
+from bench.analysis.load_run import ArmRecords
 from bench.analysis.statistics import percentile
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def base_p99(requests: pd.DataFrame) -> float | None:
 
 
 def recovery(
-    arm: Arm,
+    arm: ArmRecords,
     *,
     slo_ns: int | None = None,
     base_p99_ns: float | None = None,
@@ -111,12 +111,12 @@ def recovery(
         return None
     bound = (1 + eps) * base
     spikes = []
-    for run in range(len(arm.durations_ns)):
+    for run, duration_ns in zip(arm.runs, arm.durations_ns, strict=True):
         own = sorted((window for window in arm.spikes if window.run == run), key=lambda window: window.start_ns)
         if not own:
             continue
         arrivals = _Arrivals.of(arm.requests, run)
-        ends = [*(window.start_ns for window in own[1:]), max(arm.durations_ns[run], own[-1].end_ns)]
+        ends = [*(window.start_ns for window in own[1:]), max(duration_ns, own[-1].end_ns)]
         for window, horizon_ns in zip(own, ends, strict=True):
             first, last = np.searchsorted(arrivals.intended, [window.start_ns, horizon_ns])
             response = arrivals.response[first:last]
@@ -136,7 +136,7 @@ def recovery(
 
 
 def sensitivity(
-    arm: Arm,
+    arm: ArmRecords,
     *,
     windows_ns: Sequence[int] = (500_000_000, 1_000_000_000, 2_000_000_000),
     eps: Sequence[float] = (0.1, 0.2, 0.5),
