@@ -109,6 +109,7 @@ class Plan:
         self._log = make_log(trt)
         self._typed = is_typed(trt)
         self._flags: list[str] = []
+        self._kept: list[Any] = []  # what TensorRT holds plain pointers to
 
     def build(self) -> dict[str, Any]:
         """Write the plan; what there is to know of it. Raises BenchError."""
@@ -145,6 +146,7 @@ class Plan:
 
     def _parse(self, network: Any) -> None:
         parser = self._trt.OnnxParser(network, self._log)
+        self._kept.append(parser)  # it owns the weights that the network points to, until the engine is built
         if parser.parse_from_file(self._request.graph):
             return
         reasons = [_describe(parser.get_error(i), self._request.graph) for i in range(parser.num_errors)]
@@ -163,7 +165,9 @@ class Plan:
         if not self._typed:
             self._configure_untyped(config)
         if hasattr(trt, "IProgressMonitor") and hasattr(config, "progress_monitor"):
-            config.progress_monitor = make_progress_monitor(trt)
+            monitor = make_progress_monitor(trt)
+            self._kept.append(monitor)
+            config.progress_monitor = monitor
         for number, shapes in enumerate(request.profiles):
             profile = builder.create_optimization_profile()
             for index in range(network.num_inputs):
