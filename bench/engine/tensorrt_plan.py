@@ -228,15 +228,15 @@ class Plan:
             if self._module == "tensorrt_rtx":  # it may have been built for another GPU than this one
                 return unknown
             raise BenchError(f"TensorRT does not load the engine that it built: {self._log.last_error()}")
+        layers, text = engine.num_layers or None, None
         inspector = engine.create_engine_inspector()
         context = engine.create_execution_context()
-        if context is not None:
+        if inspector is not None and context is not None:  # a plan with its own runtime may have neither to give
             for name, shapes in self._request.profiles[0].items():
                 context.set_input_shape(name, tuple(shapes[1]))
             inspector.execution_context = context
-        text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-        layers = engine.num_layers
-        del inspector, context
+            text = inspector.get_engine_information(trt.LayerInformationFormat.JSON) or None
+        del inspector, context, engine, runtime  # in this order
         return {"runs_here": True, "engine_layers": layers, "layers": text}
 
 

@@ -52,16 +52,19 @@ class TensorrtOptions:
 class TensorrtEngine:
     """The weights on the device. TensorRT allows several threads to make contexts of one engine, and to run them at once."""
 
-    def __init__(self, runtime: TensorrtRuntime, library: Library, engine: Any, manifest: Manifest, options: TensorrtOptions) -> None:
+    def __init__(
+        self, owner: TensorrtRuntime, library: Library, runtime: Any, engine: Any, manifest: Manifest, options: TensorrtOptions
+    ) -> None:
         self.manifest = manifest
-        self._runtime = runtime
+        self._owner = owner
+        self._made_by = runtime  # TensorRT wants it to outlive the engine
         self._library = library
         self._engine = engine
         self._per_request = options.buffers == "per-request"
         self._graphs = CudaGraphs() if options.cuda_graphs else None
 
     def make_slot(self, phases: Phases) -> TensorrtSlot:
-        owner = self._runtime
+        owner = self._owner
         with use(owner.cuda, f"engine {self.manifest.name}"):
             with phases.phase("slot", owner.device_bytes):
                 slot = TensorrtSlot(
@@ -77,8 +80,9 @@ class TensorrtEngine:
         return slot
 
     def close(self) -> None:
-        with use(self._runtime.cuda, f"engine {self.manifest.name}"):
+        with use(self._owner.cuda, f"engine {self.manifest.name}"):
             self._engine = None
+            self._made_by = None
 
 
 class TensorrtRuntime:
@@ -142,7 +146,7 @@ class TensorrtRuntime:
         if engine is None:
             path = engine_dir / manifest.engine_file.name
             raise EngineRefused(f"{path} does not load in {library.name} {library.version}: {library.log.last_error()}")
-        loaded = TensorrtEngine(self, library, engine, manifest, settings)
+        loaded = TensorrtEngine(self, library, runtime, engine, manifest, settings)
         self.opened.add(loaded)
         return loaded
 
