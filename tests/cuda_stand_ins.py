@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-TOTAL = 1 << 30
+TOTAL = 300 << 20
 
 
 class Device:

@@ -282,7 +282,7 @@ def test_a_spoiled_device_is_told_as_such(runtime: TensorrtRuntime, build: Engin
 
 
 def test_too_little_memory_for_a_slot_leaves_nothing(runtime: TensorrtRuntime, device: Device, build: EngineFactory) -> None:
-    engine = load(build(profiles=((1, 1 << 23),)))
+    engine = load(build(profiles=((1, 200 << 14),)))
     before = device.used()
     with pytest.raises(BenchError, match="memory"):
         engine.make_slot(Phases())
