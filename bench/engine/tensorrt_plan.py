@@ -52,7 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
         send({"event": "library", "version": trt.__version__, "typed": is_typed(trt)})
         line = sys.stdin.readline()
         if line:
-            send({"event": "built", **Plan(trt, module, PlanRequest(**json.loads(line))).build()})
+            plan = Plan(trt, module, PlanRequest(**json.loads(line)))
+            send({"event": "built", **plan.build()})
+            sys.stderr.flush()
+            os._exit(0)  # everything is written; what the library would take down now, it may take down in the wrong order
     except (BenchError, MemoryError, OSError) as error:
         print(one_sentence(error), file=sys.stderr)
         return EXIT_WRONG_INPUT
@@ -122,13 +125,15 @@ class Plan:
         self._parse(network)
         config = builder.create_builder_config()
         cache = self._configure(builder, network, config)
+        # They live as long as this process: 8.6 crashes where a timing cache is taken down after its configuration.
+        self._kept += [builder, network, config, cache]
         send({"event": "progress", "text": "building the engine (TensorRT times its tactics: this takes a while)"})
         serialized = builder.build_serialized_network(network, config)
         if serialized is None:
             raise BenchError(f"TensorRT cannot build {request.graph}: {self._log.last_error()}")
         Path(request.plan).write_bytes(serialized)
         if cache is not None and request.timing_cache is not None:
-            _replace(Path(request.timing_cache), bytes(config.get_timing_cache().serialize()))
+            _replace(Path(request.timing_cache), bytes(cache.serialize()))
         facts = {
             "flags": self._flags,
             "network_layers": network.num_layers,
