@@ -1,0 +1,145 @@
+"""Run one of the shipped notebooks on a run folder, and write it as one HTML file.
+
+Nothing of the user's Jupyter set-up is read or changed: the kernel is this interpreter's own, whatever is registered, and
+its profile, history and connection file live in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import string
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bench
+from bench.errors import BenchError
+from bench.records import SavedRun, open_run
+from bench.subprocesses import child_environment
+
+if TYPE_CHECKING:
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+
+FILES = {"cold_start": "01_cold_start.ipynb", "burst": "02_burst.ipynb", "capacity": "03_capacity.ipynb"}
+# What a notebook can read: the kinds of run, the first choice for a kind first.
+_READS = {"coldstart": ("cold_start",), "experiment": ("burst", "capacity"), "load": ("burst", "capacity")}
+_START_TIMEOUT_S = 120
+_CELL_TIMEOUT_S = 1800  # ten million requests are a minute's work
+
+
+def notebook_file(which: str) -> Path:
+    """The shipped notebook. Its folder lies beside `bench`, in a checkout and when installed."""
+    path = Path(bench.__file__).resolve().parents[1] / "notebooks" / FILES[which]
+    if not path.is_file():
+        raise BenchError(f"{path} is missing: install coldburst again")
+    return path
+
+
+def choose(saved: SavedRun, which: str | None) -> str:
+    """The notebook for the run: the one asked for, or the first that reads its kind. Raises BenchError where it cannot."""
+    kind = saved.run.get("kind")
+    fitting = _READS.get(str(kind), ())
+    if not fitting:
+        raise BenchError(f"{saved.path} is a {kind} run, and no notebook reads those; they read {', '.join(_READS)} runs")
+    if which is not None and which not in FILES:
+        raise BenchError(f"--which {which!r} is not one of {', '.join(FILES)}")
+    if which is not None and which not in fitting:
+        raise BenchError(f"the notebook {which} does not read {kind} runs such as {saved.path}; use --which {' or '.join(fitting)}")
+    return which or fitting[0]
+
+
+def execute(which: str, run: Path) -> Any:
+    """The notebook, run from top to bottom on the run folder: an nbformat notebook with its outputs.
+
+    Raises BenchError: what a cell raised as one, or which cell failed and how.
+    """
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    path = notebook_file(which)
+    with tempfile.TemporaryDirectory(prefix="coldburst-notebook-") as place:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the libraries' notices to their developers
+                return papermill.execute_notebook(
+                    path,
+                    None,
+                    parameters={"run": str(run.resolve())},
+                    kernel_name="python3",
+                    language="python",
+                    progress_bar=False,
+                    cwd=place,
+                    start_timeout=_START_TIMEOUT_S,
+                    execution_timeout=_CELL_TIMEOUT_S,
+                    kernel_manager_class=_own_kernel(Path(place)),
+                )
+        except PapermillExecutionError as error:
+            if error.ename in ("BenchError", "EngineRefused"):
+                raise BenchError(error.evalue) from None
+            where = f"{path.name} failed in its cell {error.cell_index + 1}"
+            raise BenchError(f"{where} ({error.ename}: {error.evalue}); open it in Jupyter to see more, and report this") from None
+
+
+def _own_kernel(place: Path) -> type[AsyncKernelManager]:
+    """A kernel manager whose only kernel is this interpreter, with all that it writes in `place`."""
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+
+    class OwnKernel(AsyncKernelManager):
+        @property
+        def kernel_spec(self) -> KernelSpec:
+            return _kernel_spec(place)
+
+    OwnKernel.connection_file.default_value = str(place / "kernel.json")
+    return OwnKernel
+
+
+def _kernel_spec(place: Path) -> KernelSpec:
+    from jupyter_client.kernelspec import KernelSpec
+
+    # Without ignore_cwd, a folder called `bench` where the command was given would be imported instead of ours.
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--InteractiveShellApp.ignore_cwd=True"]
+    own = {"IPYTHONDIR": place, "JUPYTER_CONFIG_DIR": place, "JUPYTER_DATA_DIR": place, "JUPYTER_RUNTIME_DIR": place}
+    environment = {**child_environment(), **{name: str(folder) for name, folder in own.items()}, "JUPYTER_NO_CONFIG": "1"}
+    changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    return KernelSpec(argv=command, display_name="Python", language="python", env=changed)
+
+
+def to_html(notebook: Any, title: str, *, show_code: bool = False) -> str:
+    """One self-contained page, without scripts: text, tables and pictures, and the code behind a switch (`show_code`: on)."""
+    from nbconvert.exporters import HTMLExporter
+    from pygments.formatters import HtmlFormatter
+
+    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+    body, _ = exporter.from_notebook_node(notebook)
+    page = string.Template((Path(__file__).parent / "notebook_page.html").read_text("utf-8"))
+    return page.substitute(
+        title=html.escape(title),
+        version=html.escape(bench.__version__),
+        code_style=HtmlFormatter(style="default").get_style_defs(".highlight"),
+        checked="checked" if show_code else "",
+        body=body,
+    )
+
+
+def write_notebook(run: Path, target: Path | None = None, *, which: str | None = None, show_code: bool = False) -> Path:
+    """Run the notebook on the run and write it to `target`: HTML, or a notebook with outputs where its name ends in
+    `.ipynb`. Without a target: `RUN/notebook_<which>.html`. Raises BenchError."""
+    saved = open_run(run)
+    chosen = choose(saved, which)
+    target = target or saved.path / f"notebook_{chosen}.html"
+    if not target.parent.is_dir():
+        raise BenchError(f"{target} cannot be written: there is no folder {target.parent}; make it, or name another with -o")
+    notebook = execute(chosen, saved.path)
+    if target.suffix == ".ipynb":
+        import nbformat
+
+        text = nbformat.writes(notebook) + "\n"
+    else:
+        text = to_html(notebook, f"{chosen.replace('_', ' ')}: {saved.run.get('run_id', saved.path.name)}", show_code=show_code)
+    target.write_text(text, "utf-8")
+    return target
