@@ -143,21 +143,20 @@ def write_built_in(subject: str, path: Path) -> None:
 
 def measure_baseline(engine_dir: Path) -> Baseline:
     """One slot in closed loop, in a process of its own. Raises BenchError where the engine does not load or answer there."""
+    from bench.analysis.statistics import percentile
+
     command = module_command("reference_server.probe", str(engine_dir), "--level", "baseline")
     with Child(command, child_environment()) as child:
         line, _ = child.read_line(BASELINE_TIMEOUT_S)
     event = json.loads(line)
-    durations = sorted(event["durations_ns"])
+    durations = event["durations_ns"]
+    p50, p99 = (percentile(durations, percent) for percent in (50, 99))
     return Baseline(
         rate_per_s=len(durations) / (event["elapsed_ns"] / 1e9),
-        p50_ns=_nearest_rank(durations, 50),
-        p99_ns=_nearest_rank(durations, 99) if len(durations) >= 100 else None,
+        p50_ns=int(p50 or 0),
+        p99_ns=None if p99 is None else int(p99),
         samples=len(durations),
     )
-
-
-def _nearest_rank(ordered: list[int], percent: int) -> int:
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def _version(package: str) -> str:
