@@ -68,7 +68,7 @@ def requests(
 def arm(table: pd.DataFrame, *, duration_ns: int, spikes: Sequence[tuple[int, int]] = ()) -> Arm:
     """One run whose spikes are (start_ns, end_ns)."""
     windows = tuple(SpikeWindow(run=0, spike=i, start_ns=start, end_ns=end) for i, (start, end) in enumerate(spikes))
-    return Arm(requests=table, spikes=windows, durations_ns=(duration_ns,), unrecorded=0, partial=False)
+    return Arm(requests=table, spikes=windows, runs=(0,), durations_ns=(duration_ns,), unrecorded=0, partial=False)
 
 
 def write_run(

@@ -71,12 +71,13 @@ def test_a_schedule_without_metadata_tells_its_spikes_by_its_arrivals(tmp_path: 
 def test_the_runs_of_an_arm_in_one_table(tmp_path: Path) -> None:
     other = {**SCHEDULE, "phase": ["ramp", "spike", "spike", "base"]}
     paths = [write_run(tmp_path, "a", ROWS, SCHEDULE, about=ABOUT), write_run(tmp_path, "b", ROWS, other, about=ABOUT)]
-    found = read_arm([open_run(path) for path in paths])
-    assert found.requests["run"].tolist() == [0] * 4 + [1] * 4
+    found = read_arm([open_run(path) for path in paths], [2, 7])
+    assert found.requests["run"].tolist() == [2] * 4 + [7] * 4
     assert found.requests["phase"].tolist() == ["base", "spike", "spike", "rest", "ramp", "spike", "spike", "base"]
     assert found.requests["phase"].dtype == "category"
     assert found.requests["status"].dtype == "category"
-    assert [window.run for window in found.spikes] == [0, 1]
+    assert [window.run for window in found.spikes] == [2, 7]
+    assert found.runs == (2, 7)
     assert found.durations_ns == (1000, 1000)
 
 

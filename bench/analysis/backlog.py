@@ -53,7 +53,7 @@ def backlog(arm: Arm) -> tuple[Backlog, ...]:
     """The backlog of each run, judged on 20 slices of its scheduled time, those that touch a spike left out where
     enough others remain; each slice by its median over 50 moments."""
     found = []
-    for run, duration_ns in enumerate(arm.durations_ns):
+    for run, duration_ns in zip(arm.runs, arm.durations_ns, strict=True):
         edges = np.linspace(0, duration_ns, _SLICES + 1)
         moments = np.rint((edges[:-1, None] + (np.arange(50) + 0.5) / 50 * np.diff(edges)[:, None]).ravel()).astype(np.int64)
         sizes = backlog_over_time(arm.requests, run, moments)

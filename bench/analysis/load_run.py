@@ -16,6 +16,8 @@ import numpy as np
 import pandas as pd
 
 from bench.errors import BenchError
+from bench.load.profile import NO_SPIKE
+from bench.load.schedule import METADATA_KEY
 from bench.records import SavedRun
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 STATUSES = ("ok", "wrong", "error", "shed", "timeout", "not_sent", "lost_worker")
 PARTS = ("queue", "pool", "load", "input", "infer", "output")
 UNKNOWN_PHASE = "unknown"
-NO_SPIKE = -1
-_METADATA_KEY = b"coldburst.schedule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +43,16 @@ class SpikeWindow:
 class Arm:
     """The runs of one arm. `requests` has one row a recorded arrival:
 
-    run (int16, position in `runs`), seq (int64), intended_ns (int64), lag_ns, round_trip_ns and response_ns (float64,
+    run (int16, the number that pairs it with the run of another arm), seq (int64), intended_ns (int64), lag_ns, round_trip_ns and response_ns (float64,
     NaN where it was not sent or not done), status (categorical of STATUSES), ok (bool), spike (int32, negative outside),
     phase (categorical), queue_ns, pool_ns, load_ns, input_ns, infer_ns, output_ns (float64, NaN where the server did
-    not tell). durations_ns: how long each run offered load. unrecorded: scheduled arrivals without a row, from a run
+    not tell). runs: their numbers; durations_ns: how long each offered load. unrecorded: scheduled arrivals without a row, from a run
     that was cut off; they are unknown, not failed. partial: a run did not end by itself.
     """
 
     requests: pd.DataFrame
     spikes: tuple[SpikeWindow, ...]
+    runs: tuple[int, ...]
     durations_ns: tuple[int, ...]
     unrecorded: int
     partial: bool
@@ -62,23 +63,25 @@ class Arm:
         return sum(self.durations_ns)
 
 
-def read_arm(runs: Sequence[SavedRun]) -> Arm:
-    """Read the runs of one arm, in order. Raises BenchError where a run has no requests or no schedule, or where its
-    records do not fit its schedule."""
+def read_arm(runs: Sequence[SavedRun], numbers: Sequence[int] | None = None) -> Arm:
+    """Read the runs of one arm. `numbers` (0, 1, ... where not given): runs of two arms with the same number had the
+    same schedule, which is what pairs their spikes; in an experiment that is the block. Raises BenchError where a run
+    has no requests or no schedule, or where its records do not fit its schedule."""
     if not runs:
         raise BenchError("there is no run to read: name a run folder")
-    parts = [_read_run(saved, index) for index, saved in enumerate(runs)]
+    parts = [_read_run(saved, number) for number, saved in zip(range(len(runs)) if numbers is None else numbers, runs, strict=True)]
     requests = parts[0].requests if len(parts) == 1 else _concatenate([part.requests for part in parts])
     return Arm(
         requests=requests,
         spikes=tuple(window for part in parts for window in part.spikes),
+        runs=tuple(number for part in parts for number in part.runs),
         durations_ns=tuple(duration for part in parts for duration in part.durations_ns),
         unrecorded=sum(part.unrecorded for part in parts),
         partial=any(part.partial for part in parts),
     )
 
 
-def _read_run(saved: SavedRun, index: int) -> Arm:
+def _read_run(saved: SavedRun, number: int) -> Arm:
     seq_table, scheduled = saved.table("requests", ["seq"]), saved.table("schedule", ["seq"])
     if seq_table is None or seq_table.num_rows == 0:
         raise BenchError(f"{saved.path} has no recorded requests; only a run that sent load can be analysed")
@@ -97,7 +100,7 @@ def _read_run(saved: SavedRun, index: int) -> Arm:
 
     intended = column("intended_ns").astype(np.int64)
     sent, done = column("sent_ns"), column("done_ns")
-    columns: dict[str, Any] = {"run": np.full(len(seq), index, np.int16), "seq": seq, "intended_ns": intended}
+    columns: dict[str, Any] = {"run": np.full(len(seq), number, np.int16), "seq": seq, "intended_ns": intended}
     columns["lag_ns"] = sent - intended
     columns["round_trip_ns"] = done - sent
     columns["response_ns"] = done - intended
@@ -110,13 +113,14 @@ def _read_run(saved: SavedRun, index: int) -> Arm:
     assert schedule is not None
     columns["spike"] = schedule.column("spike").fill_null(NO_SPIKE).to_numpy()[rows].astype(np.int32, copy=False)
     columns["phase"] = _phases(schedule, rows)
-    spikes, duration_ns = _windows(schedule, index)
+    spikes, duration_ns = _windows(schedule, number)
     del schedule
     for part in PARTS:
         columns[f"{part}_ns"] = column(f"{part}_ns")
     return Arm(
         requests=pd.DataFrame(columns, copy=False),
         spikes=spikes,
+        runs=(number,),
         durations_ns=(duration_ns,),
         unrecorded=arrivals - len(seq),
         partial=saved.partial,
@@ -175,7 +179,7 @@ def _phases(schedule: pa.Table, rows: NDArray[np.int64] | slice) -> pd.Categoric
 
 def _windows(schedule: pa.Table, run: int) -> tuple[tuple[SpikeWindow, ...], int]:
     """The spikes and the duration, as the schedule's metadata tells; from its arrivals where it does not."""
-    about = json.loads((schedule.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
+    about = json.loads((schedule.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     intended, spike = schedule.column("intended_ns").to_numpy(), schedule.column("spike").fill_null(NO_SPIKE).to_numpy()
     duration_ns = int(about.get("duration_ns", intended[-1] if len(intended) else 0))
     if "spikes" in about:

@@ -111,12 +111,12 @@ def recovery(
         return None
     bound = (1 + eps) * base
     spikes = []
-    for run in range(len(arm.durations_ns)):
+    for run, duration_ns in zip(arm.runs, arm.durations_ns, strict=True):
         own = sorted((window for window in arm.spikes if window.run == run), key=lambda window: window.start_ns)
         if not own:
             continue
         arrivals = _Arrivals.of(arm.requests, run)
-        ends = [*(window.start_ns for window in own[1:]), max(arm.durations_ns[run], own[-1].end_ns)]
+        ends = [*(window.start_ns for window in own[1:]), max(duration_ns, own[-1].end_ns)]
         for window, horizon_ns in zip(own, ends, strict=True):
             first, last = np.searchsorted(arrivals.intended, [window.start_ns, horizon_ns])
             response = arrivals.response[first:last]

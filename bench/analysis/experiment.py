@@ -1,0 +1,388 @@
+"""Everything that is said of one run or one experiment, with its validity first.
+
+The table, the report and `summary.json` all come from one `ExperimentSummary`, so none can say another number. Arms are
+read one after the other and let go: what a comparison or a picture needs of one is small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.analysis.backlog import Backlog, backlog
+from bench.analysis.compare import P99Comparison, compare_p99
+from bench.analysis.goodput import Goodput, goodput
+from bench.analysis.latency import Latency, latency
+from bench.analysis.load_run import Arm, read_arm
+from bench.analysis.memory import Memory, memory, per_slot_between
+from bench.analysis.pool import PoolUse, pool_use
+from bench.analysis.recovery import Recovery, RecoveryComparison, compare_recovery, recovery
+from bench.analysis.statistics import median
+from bench.analysis.tail import TailSplit, tail_split
+from bench.analysis.validity import Validity, check_run
+from bench.errors import BenchError
+from bench.records import SavedRun, open_run
+
+LOAD, EXPERIMENT = "load", "experiment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmFiles:
+    """The runs of one arm that are there. numbers: the block of each, which pairs it with another arm's run. planned: how
+    many there were to be. setup: mode, options and settings as asked for; empty where the server was not ours."""
+
+    name: str
+    runs: tuple[SavedRun, ...]
+    numbers: tuple[int, ...]
+    planned: int
+    setup: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What every number belongs to: a run or an experiment on the disk. title: engine, runtime, precision, device; device
+    None where it is not known. schedule: a hash of every arrival of every block, the same for the same load."""
+
+    path: Path
+    kind: str
+    title: str
+    device: str | None
+    engine: Mapping[str, Any]
+    record: Mapping[str, Any]
+    partial: bool
+    slo_ns: int | None
+    arms: tuple[ArmFiles, ...]
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device is not None and self.device.startswith("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunValidity:
+    """`run` is the folder inside the experiment, or the run's own."""
+
+    run: str
+    arm: str
+    validity: Validity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmSummary:
+    """One arm, all of its runs together. runs: those that are there, of `planned`. unrecorded: arrivals without a row,
+    from a run that was cut off. recovery: None where its base has too few answers for a P99. memory: while load was
+    offered (per_slot from the whole timeline), empty without one. unstable: in half of the runs or more the backlog grew,
+    so a P99 says how long the run was and nothing else. ready_ns: from the server's start until ready, median over runs."""
+
+    name: str
+    mode: str | None
+    runs: int
+    planned: int
+    partial: bool
+    unrecorded: int
+    duration_ns: int
+    latency: tuple[Latency, ...]
+    goodput: tuple[Goodput, ...]
+    tail: TailSplit | None
+    pool: PoolUse
+    recovery: Recovery | None
+    memory: tuple[Memory, ...]
+    backlog: tuple[Backlog, ...]
+    unstable: bool
+    ready_ns: float | None
+
+    def phase(self, name: str | None) -> Latency | None:
+        return next((one for one in self.latency if one.phase == name), None)
+
+    def share(self, name: str | None) -> Goodput | None:
+        return next((one for one in self.goodput if one.phase == name), None)
+
+    @property
+    def resident(self) -> Memory | None:
+        return next((one for one in self.memory if one.kind == "resident"), None)
+
+    @property
+    def backlog_slope_per_s(self) -> float | None:
+        """The median over the runs."""
+        slopes = [one.slope_per_s for one in self.backlog if one.slope_per_s is not None]
+        return median(slopes) if slopes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmComparison:
+    """`second` against `first`. p99: of the response time over spikes; None with the `reason`. resident_bytes: the
+    difference of the medians; per_slot_bytes: that by slot, where the arms differ in nothing but their number."""
+
+    first: str
+    second: str
+    p99: P99Comparison | None
+    reason: str | None
+    recovery: RecoveryComparison | None
+    resident_bytes: float | None
+    per_slot_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentSummary:
+    """All that is said. invalid and caveats come before any number; sentence is the verdict."""
+
+    subject: str
+    kind: str
+    title: str
+    device: str | None
+    on_cpu: bool
+    partial: bool
+    slo_ns: int | None
+    validity: tuple[RunValidity, ...]
+    invalid: tuple[str, ...]
+    caveats: tuple[str, ...]
+    missing_runs: int
+    load: Mapping[str, Any]
+    capacities: Mapping[str, Any]
+    arms: tuple[ArmSummary, ...]
+    comparisons: tuple[ArmComparison, ...]
+    sentence: str
+
+    @property
+    def valid(self) -> bool:
+        return not self.invalid
+
+    def to_json(self) -> dict[str, Any]:
+        """What `summary.json` holds: validity first, plain values only; derived numbers are written out."""
+        found: dict[str, Any] = {"schema_version": 1, "valid": self.valid, "sentence": self.sentence}
+        found |= {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self) if field.name != "sentence"}
+        return found
+
+
+def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
+    """A load run or an experiment, also one that is not whole. Raises BenchError where it is another thing, or has no run."""
+    saved = open_run(path)
+    kind = saved.run.get("kind")
+    if kind == LOAD:
+        return _single(saved, slo_ns)
+    if kind != EXPERIMENT:
+        raise BenchError(f"{path} is a {kind} run; only load runs and experiments have arrivals")
+    engine = saved.run["engine"]
+    arms = []
+    for arm in saved.run["arms"]:
+        planned = [entry for entry in saved.run["order"] if entry["arm"] == arm["name"]]
+        places = [(entry["block"], saved.path / "runs" / f"{entry['block']:02d}-{entry['arm']}") for entry in planned]
+        found = [(block, open_run(place)) for block, place in sorted(places) if (place / "run.json").exists()]
+        runs, numbers = tuple(run for _, run in found), tuple(block for block, _ in found)
+        arms.append(ArmFiles(name=arm["name"], runs=runs, numbers=numbers, planned=len(planned), setup=arm))
+    if not any(arm.runs for arm in arms):
+        raise BenchError(f"{path} has no finished run yet; go on with it: bench burst --resume {saved.path}")
+    return Subject(
+        path=saved.path,
+        kind=EXPERIMENT,
+        title=str(saved.run.get("title") or engine["name"]),
+        device=engine.get("device"),
+        engine=engine,
+        record=saved.run,
+        partial=saved.partial,
+        slo_ns=saved.run.get("slo_ns") if slo_ns is None else slo_ns,
+        arms=tuple(arms),
+    )
+
+
+def _single(saved: SavedRun, slo_ns: int | None) -> Subject:
+    record, target = saved.run, saved.run.get("target") or {}
+    engine = record.get("engine") or {}
+    known = [target.get(key) for key in ("model", "platform", "server") if target.get(key)]
+    title = record.get("title") or ", ".join(map(str, known)) or saved.path.name
+    own_slo = (saved.read_json("summary.json") or {}).get("slo_ns")
+    name = str(record.get("arm") or record.get("scenario") or saved.path.name)
+    return Subject(
+        path=saved.path,
+        kind=LOAD,
+        title=str(title),
+        device=engine.get("device"),
+        engine=engine,
+        record=record,
+        partial=saved.partial,
+        slo_ns=own_slo if slo_ns is None else slo_ns,
+        arms=(ArmFiles(name=name, runs=(saved,), numbers=(int(record.get("block", 0)),), planned=1, setup=record.get("setup") or {}),),
+    )
+
+
+def summarize(subject: Subject, look: Callable[[ArmFiles, Arm], None] | None = None) -> ExperimentSummary:
+    """Read every arm, judge every run, compare each arm with the first. `look` is shown each arm's rows while they are
+    in memory (for pictures). Raises BenchError where a run's records are damaged."""
+    from bench.analysis.verdict import verdict
+
+    validity: list[RunValidity] = []
+    arms: list[ArmSummary] = []
+    spikes: dict[str, pd.DataFrame] = {}
+    for files in subject.arms:
+        if not files.runs:
+            continue
+        for run in files.runs:
+            inside = str(run.path.relative_to(subject.path)) if run.path != subject.path else run.path.name
+            validity.append(RunValidity(run=inside, arm=files.name, validity=check_run(run.path)))
+        arm = read_arm(files.runs, files.numbers)
+        if look is not None:
+            look(files, arm)
+        arms.append(summarize_arm(files, arm, subject.slo_ns))
+        inside_spike = arm.requests["spike"].to_numpy() >= 0
+        spikes[files.name] = arm.requests.loc[inside_spike, ["run", "spike", "ok", "response_ns"]]
+        del arm
+    comparisons = tuple(_compare(arms[0], second, spikes, subject) for second in arms[1:])
+    summary = ExperimentSummary(
+        subject=subject.path.name,
+        kind=subject.kind,
+        title=subject.title,
+        device=subject.device,
+        on_cpu=subject.on_cpu,
+        partial=subject.partial,
+        slo_ns=subject.slo_ns,
+        validity=tuple(validity),
+        invalid=tuple(_invalid(validity)),
+        caveats=tuple(_caveats(subject, arms)),
+        missing_runs=sum(files.planned - len(files.runs) for files in subject.arms),
+        load=dict(subject.record.get("spikes") or (subject.record.get("schedule") or {}).get("provenance") or {}),
+        capacities=dict(subject.record.get("capacities") or {}),
+        arms=tuple(arms),
+        comparisons=comparisons,
+        sentence="",
+    )
+    return dataclasses.replace(summary, sentence=verdict(summary))
+
+
+def summarize_arm(files: ArmFiles, arm: Arm, slo_ns: int | None) -> ArmSummary:
+    """Every figure of one arm."""
+    backlogs = backlog(arm)
+    starts = [run.run["server"] for run in files.runs if (run.run.get("server") or {}).get("ready_ns") is not None]
+    return ArmSummary(
+        name=files.name,
+        mode=files.setup.get("mode"),
+        runs=len(files.runs),
+        planned=files.planned,
+        partial=arm.partial,
+        unrecorded=arm.unrecorded,
+        duration_ns=arm.duration_ns,
+        latency=latency(arm.requests),
+        goodput=goodput(arm.requests, duration_ns=arm.duration_ns, slo_ns=slo_ns),
+        tail=tail_split(arm.requests),
+        pool=pool_use(arm.requests),
+        recovery=recovery(arm, slo_ns=slo_ns),
+        memory=_memory_of(files.runs),
+        backlog=backlogs,
+        unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1),
+        ready_ns=median([start["ready_ns"] - start["started_ns"] for start in starts]) if starts else None,
+    )
+
+
+def schedule_hash(subject: Subject) -> str:
+    """Of every scheduled arrival (when, in which spike) of every block, whatever the file's bytes are."""
+    digest = hashlib.sha256()
+    blocks = {number: run for files in subject.arms for number, run in zip(files.numbers, files.runs, strict=True)}
+    for number, run in sorted(blocks.items()):
+        table = run.table("schedule", ["seq", "intended_ns", "spike"])
+        if table is not None:
+            digest.update(str(number).encode())
+            for name in ("intended_ns", "spike"):
+                digest.update(table.column(name).fill_null(-1).to_numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _memory_of(runs: Sequence[SavedRun]) -> tuple[Memory, ...]:
+    """The medians over the runs; the peak and the slots are the largest of any."""
+    import pyarrow.compute as pc
+
+    by_kind: dict[str, list[tuple[Memory, float | None]]] = {}
+    for run in runs:
+        timeline = run.table("timeline")
+        if timeline is None or timeline.num_rows == 0:
+            continue
+        whole = {one.kind: one.per_slot for one in memory(timeline)}
+        loaded = timeline.filter(pc.greater_equal(timeline.column("t_ns"), 0))
+        for one in memory(loaded if loaded.num_rows else timeline):
+            by_kind.setdefault(one.kind, []).append((one, whole.get(one.kind)))
+    return tuple(
+        Memory(
+            kind=kind,
+            first=int(median([one.first for one, _ in found])),
+            median=median([one.median for one, _ in found]),
+            peak=max(one.peak for one, _ in found),
+            last=int(median([one.last for one, _ in found])),
+            slots=max(one.slots for one, _ in found),
+            per_slot=median(per_slot) if (per_slot := [each for _, each in found if each is not None]) else None,
+        )
+        for kind, found in by_kind.items()
+    )
+
+
+def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.DataFrame], subject: Subject) -> ArmComparison:
+    p99, reason = None, None
+    unstable = [arm.name for arm in (first, second) if arm.unstable]
+    if unstable:
+        reason = f"{' and '.join(unstable)} cannot hold the base rate: a P99 grows with the length of the run"
+    else:
+        try:
+            p99 = compare_p99(spikes[first.name], spikes[second.name])
+        except BenchError as error:
+            reason = str(error)
+    one, two = first.resident, second.resident
+    setups = {files.name: files.setup for files in subject.arms}
+    return ArmComparison(
+        first=first.name,
+        second=second.name,
+        p99=p99,
+        reason=reason,
+        recovery=compare_recovery(first.recovery, second.recovery) if first.recovery and second.recovery else None,
+        resident_bytes=two.median - one.median if one and two else None,
+        per_slot_bytes=per_slot_between(one, two) if one and two and _only_slots_differ(setups[first.name], setups[second.name]) else None,
+    )
+
+
+def _only_slots_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    def rest(setup: Mapping[str, Any]) -> Any:
+        options = {key: value for key, value in (setup.get("options") or {}).items() if key != "pool"}
+        return setup.get("mode"), options, setup.get("settings")
+
+    return first.get("mode") == "warm-pool" and rest(first) == rest(second)
+
+
+def _invalid(validity: Sequence[RunValidity]) -> list[str]:
+    return [f"{one.run}: {check.problem}" for one in validity for check in one.validity.checks if check.problem]
+
+
+def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
+    found = []
+    for files in subject.arms:
+        if len(files.runs) < files.planned:
+            found.append(f"{files.name}: {files.planned - len(files.runs)} of {files.planned} runs are missing, because the experiment stopped")
+    found += [f"{arm.name}: {arm.unrecorded} arrivals have no record; the run was cut off" for arm in arms if arm.unrecorded]
+    if subject.on_cpu:
+        found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")
+    if subject.device is None:
+        found.append("the device that the server ran on is not known: the server was not started here")
+    for arm in arms:
+        every = arm.share(None)
+        if every is not None and every.ok_share < 0.999:
+            found.append(
+                f"{arm.name}: {1 - every.ok_share:.2%} of the arrivals had no correct answer; percentiles are over the others, "
+                "attainment counts them as missed"
+            )
+    return [*found, *((subject.record.get("environment") or {}).get("warnings") or ())]
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON's own types, with the derived values that a reader would have to work out again."""
+    if isinstance(value, Validity):
+        return value.to_json()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        properties = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: plain(getattr(value, name)) for name in [*names, *properties]}
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value.item() if hasattr(value, "item") else value
