@@ -101,8 +101,9 @@ def _own_kernel(place: Path) -> type[AsyncKernelManager]:
 def _kernel_spec(place: Path) -> KernelSpec:
     from jupyter_client.kernelspec import KernelSpec
 
-    # Without ignore_cwd, a folder called `bench` where the command was given would be imported instead of ours.
-    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--InteractiveShellApp.ignore_cwd=True"]
+    # Only its errors: it warns of its loopback sockets, which carry nothing but what is about to be a file of the user's.
+    settings = ["--InteractiveShellApp.ignore_cwd=True", "--IPKernelApp.log_level=ERROR"]
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", *settings]
     own = {"IPYTHONDIR": place, "JUPYTER_CONFIG_DIR": place, "JUPYTER_DATA_DIR": place, "JUPYTER_RUNTIME_DIR": place}
     environment = {**child_environment(), **{name: str(folder) for name, folder in own.items()}, "JUPYTER_NO_CONFIG": "1"}
     changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
