@@ -50,11 +50,6 @@ def samples_needed(percent: float) -> int:
     return math.ceil(round(100 / (100 - percent), 6)) if 50 < percent < 100 else 1
 
 
-def nearest_rank(count: int, percent: float) -> int:
-    """The rank, from 1, of the percentile among `count` values: the smallest with at least that share at or below it."""
-    return max(1, math.ceil(round(count * percent / 100, 9)))
-
-
 def percentile(values: ArrayLike, percent: float) -> float | None:
     """The exact nearest-rank percentile; None with fewer samples than it needs."""
     return percentiles(values, (percent,))[0]
