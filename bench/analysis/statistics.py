@@ -63,6 +63,11 @@ def percentiles(values: ArrayLike, percents: Sequence[float]) -> tuple[float | N
     )
 
 
+def nearest_rank(count: int, percent: float) -> int:
+    """The rank, from 1, of the percentile among `count` values: the smallest with at least that share at or below it."""
+    return max(1, math.ceil(round(count * percent / 100, 9)))
+
+
 def median(values: ArrayLike) -> float:
     """The median, the mean of the middle two where there are two."""
     return float(np.median(np.asarray(values)))
