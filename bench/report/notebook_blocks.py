@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from bench.report.page import Picture, Table
 
 _TILE = "flex:1 1 9.5rem;padding:.7rem 1rem;border:1px solid #dfe4e9;border-top:3px solid {colour};border-radius:4px;background:#fff"
-_CELL = "padding:.32rem .9rem;border-bottom:1px solid #e6eaee;text-align:{side};white-space:{wrap};vertical-align:top"
-_NARROW = 34  # characters: a longer text may be broken into lines
+_FACT = "padding:.18rem .9rem .18rem 0;text-align:left;vertical-align:top"
+_NOTE = "font-size:.85rem;line-height:1.45;color:#56636f;max-width:46rem"
+_PICTURE_WIDTH = "820px"
+_NARROW = 30  # characters: a longer text may be broken into lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +68,50 @@ def key_figures(figures: Sequence[KeyFigure]) -> Block:
     return Block(f'<div style="display:flex;flex-wrap:wrap;gap:.7rem;margin:.8rem 0;color:#1b2530">{tiles}</div>')
 
 
-def table(frame: pd.DataFrame) -> Block:
-    """The table as it is, its index on the left; text columns marked by `frame.attrs["text"]` are on the left too."""
-    text = set(frame.attrs.get("text", ()))
-    names = [name or "" for name in frame.index.names]
-    head = [_head(name, "left") for name in names] + [_head(name, "left" if name in text else "right") for name in frame.columns]
-    rows = []
-    for label, values in zip(frame.index, frame.itertuples(index=False, name=None), strict=True):
-        labels = label if isinstance(label, tuple) else (label,)
-        cells = [f'<th scope="row" style="{_style("left", str(one))};font-weight:600">{_text(one)}</th>' for one in labels]
-        for name, value in zip(frame.columns, values, strict=True):
-            cells.append(f'<td style="{_style("left" if name in text else "right", str(value))}">{_text(value)}</td>')
-        rows.append(f"<tr>{''.join(cells)}</tr>")
+def table(content: Table) -> Block:
+    """The table with its note below. A column with long texts is on the left and may be broken into lines, others on the right."""
+    sides = ["left"] + ["left" if any(len(row[n]) > _NARROW for row in content.rows) else "right" for n in range(1, len(content.header))]
+    head = "".join(_cell(name, side, "col") for name, side in zip(content.header, sides, strict=True))
+    rows = "".join(
+        f"<tr>{''.join(_cell(text, side, 'row' if n == 0 else None) for n, (text, side) in enumerate(zip(row, sides, strict=True)))}</tr>"
+        for row in content.rows
+    )
+    note = f'<div style="{_NOTE}">{_text(content.note)}</div>' if content.note else ""
     return Block(
-        '<div style="overflow-x:auto"><table style="border-collapse:collapse;margin:.6rem 0;font-size:.9rem;line-height:1.35;'
-        f'font-variant-numeric:tabular-nums;color:#1b2530"><thead><tr>{"".join(head)}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        '<div style="overflow-x:auto;margin:.6rem 0"><table style="border-collapse:collapse;font-size:.9rem;line-height:1.35;'
+        f'font-variant-numeric:tabular-nums;color:#1b2530"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
     )
 
 
-def _head(name: str, side: str) -> str:
-    style = f"{_CELL.format(side=side, wrap='normal')};border-bottom:2px solid #97a3ae;vertical-align:bottom;font-weight:600;color:#3b4854"
-    return f'<th scope="col" style="{style}">{_text(name)}</th>'
+def facts(pairs: Sequence[tuple[str, str]]) -> Block:
+    """Names and texts, such as an environment: what every number belongs to."""
+    rows = "".join(
+        f'<tr><th scope="row" style="{_FACT};font-weight:400;color:#56636f;white-space:nowrap">{_text(name)}</th>'
+        f'<td style="{_FACT};white-space:normal;overflow-wrap:anywhere">{_text(text)}</td></tr>'
+        for name, text in pairs
+        if text
+    )
+    return Block(f'<table style="border-collapse:collapse;font-size:.9rem;line-height:1.4;margin:.6rem 0;color:#1b2530"><tbody>{rows}</tbody></table>')
 
 
-def _style(side: str, value: str) -> str:
-    return _CELL.format(side=side, wrap="normal" if len(value) > _NARROW else "nowrap")
+def picture(content: Picture | None, *, absent: str = "") -> Block:
+    """The picture with how to read it below; where there is none, `absent` says why."""
+    if content is None:
+        return Block(f'<div style="{_NOTE};font-style:italic">{_text(absent)}</div>')
+    return Block(
+        f'<figure style="margin:.8rem 0;max-width:{_PICTURE_WIDTH}"><img src="{content.data_uri}" alt="{_text(content.alt)}" '
+        f'style="width:100%;height:auto;display:block"><figcaption style="{_NOTE}">{_text(content.caption)}</figcaption></figure>'
+    )
+
+
+def _cell(text: str, side: str, scope: str | None) -> str:
+    wrap = "normal" if scope == "col" or len(text) > _NARROW else "nowrap"
+    style = f"padding:.32rem .8rem;border-bottom:1px solid #e6eaee;text-align:{side};white-space:{wrap};vertical-align:top"
+    if scope == "col":
+        style += ";border-bottom:2px solid #97a3ae;vertical-align:bottom;font-weight:600;color:#3b4854"
+    elif scope == "row":
+        style += ";font-weight:600"
+    return f'<th scope="{scope}" style="{style}">{_text(text)}</th>' if scope else f'<td style="{style}">{_text(text)}</td>'
 
 
 def _text(value: object) -> str:
