@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import matplotlib
 
@@ -24,8 +24,8 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its fo
 _LABELLED_SHARE = 0.06  # a narrower part of a bar has no room for its name
 
 
-def waterfall(summary: ColdStartSummary, subject: str, path: Path) -> None:
-    """One bar a level, its phases from left to right in the order in which they happen (medians, in ms); saved as PNG."""
+def waterfall(summary: ColdStartSummary, subject: str, target: Path | BinaryIO) -> None:
+    """One bar a level, its phases from left to right in the order in which they happen (medians, in ms); written as PNG."""
     levels = [level for level in summary.levels if level.level != "warm"] or list(summary.levels)
     height = 1.6 + 0.95 * len(levels)
     figure, axes = plt.subplots(figsize=(11, height), layout="constrained")
@@ -45,7 +45,7 @@ def waterfall(summary: ColdStartSummary, subject: str, path: Path) -> None:
     figure.legend(handles, [name.replace("_", " ") for name in shown], loc="outside lower center", ncols=8, fontsize=8, frameon=False)
     if not summary.valid:
         figure.text(0.5, 0.5, "INVALID RUN", fontsize=48, color="#d00000", alpha=0.25, ha="center", va="center", rotation=12)
-    figure.savefig(path, dpi=130)
+    figure.savefig(target, dpi=130, format="png")
     plt.close(figure)
 
 
