@@ -233,6 +233,8 @@ def read_manifest(engine_dir: Path) -> Manifest:
 
 
 def parse_manifest(raw: dict[str, Any]) -> Manifest:
+    """The manifest from its JSON object. Raises KeyError, TypeError, ValueError or AttributeError where it is not whole."""
+
     def tensors(key: str) -> tuple[Tensor, ...]:
         return tuple(Tensor(name=t["name"], datatype=t["datatype"], dims=tuple(t["dims"])) for t in raw[key])
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.errors import BenchError
 from bench.records import SavedRun, open_run
 from bench.report.page import Page
+
+if TYPE_CHECKING:
+    from bench.analysis.experiment import ExperimentSummary
 
 
 def build_page(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> Page:
@@ -14,21 +19,27 @@ def build_page(path: Path, *, pictures: bool = True, slo_ns: int | None = None) 
     saved = open_run(path)
     if saved.run.get("kind") == "coldstart":
         return _coldstart(saved)
+    return load_report(path, pictures=pictures, slo_ns=slo_ns)[1]
+
+
+def load_report(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> tuple[ExperimentSummary, Page]:
+    """The summary of a load run or an experiment, and the page that shows it. Raises BenchError."""
     from bench.analysis.experiment import open_subject, summarize
     from bench.analysis.series import ArmSeries, arm_series, common_block
     from bench.report.burst_page import load_page
 
     subject = open_subject(path, slo_ns)
     if not pictures:
-        return load_page(subject, summarize(subject))
+        summary = summarize(subject)
+        return summary, load_page(subject, summary)
     from bench.report.figures_burst import burst_pictures
 
     block, series = common_block(subject.arms), list[ArmSeries]()
     summary = summarize(subject, lambda files, arm: series.append(arm_series(files, arm, block)))
-    return load_page(subject, summary, burst_pictures(summary, series))
+    return summary, load_page(subject, summary, burst_pictures(summary, series))
 
 
-def write_html(target: Path, pages: list[Page]) -> None:
+def write_html(target: Path, pages: Sequence[Page]) -> None:
     """Replace `target` as a whole."""
     import bench
     from bench.records import naming
@@ -42,6 +53,7 @@ def write_html(target: Path, pages: list[Page]) -> None:
 
 def _coldstart(saved: SavedRun) -> Page:
     from bench.analysis.phases import summarize
+    from bench.engine.manifest import parse_manifest
     from bench.report.coldstart_page import coldstart_page
 
     table = saved.table("cold_starts")
@@ -50,7 +62,4 @@ def _coldstart(saved: SavedRun) -> Page:
     variants = saved.run.get("variants") or []
     warnings = (saved.run.get("environment") or {}).get("warnings") or ()
     summary = summarize(table, [variant["label"] for variant in variants], saved.run["settings"]["trials"], warnings)
-    from bench.engine.manifest import parse_manifest
-
-    manifest = parse_manifest(variants[0]["engine"])
-    return coldstart_page(saved, summary, manifest.title)
+    return coldstart_page(saved, summary, parse_manifest(variants[0]["engine"]).title)

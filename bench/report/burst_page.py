@@ -34,7 +34,11 @@ def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[P
         pictures=tuple(pictures),
         tables=(_phases_table(summary), _ends_table(summary), _tail_table(summary), _recovery_table(summary), _backlog_table(summary)),
         checks=tuple(_checks_table(one.run, one.validity.checks) for one in summary.validity),
-        facts=(*_load_facts(summary), *environment_facts(record.get("environment") or {}), ("command", " ".join(record.get("command") or ()))),
+        facts=(
+            *_load_facts(summary),
+            *environment_facts(record.get("environment") or {}),
+            ("command", " ".join(record.get("command") or ())),
+        ),
         method=_method(summary),
     )
 
@@ -76,7 +80,9 @@ def describe_comparison(comparison: ArmComparison) -> str:
     if p99 is None:
         return f"{head}: no P99 ratio, because {comparison.reason}"
     spikes = p99.units * p99.spikes_per_unit
-    line = f"{head}: P99 of a typical spike {format_duration(p99.second_p99_ns)} against {format_duration(p99.first_p99_ns)}, {p99.ratio:.3g}x"
+    line = (
+        f"{head}: P99 of a typical spike {format_duration(p99.second_p99_ns)} against {format_duration(p99.first_p99_ns)}, {p99.ratio:.3g}x"
+    )
     if p99.ratio_interval is None or p99.difference_interval is None:
         return f"{line} ({spikes} spikes, too few for an interval)"
     ends = f"{_signed(p99.difference_interval.low)} to {_signed(p99.difference_interval.high)}"
@@ -175,6 +181,7 @@ def _recovery_table(summary: ExperimentSummary) -> Table:
             (
                 arm.name,
                 format_duration(found.base_p99_ns),
+                f"{found.windows} of {format_duration(found.window_ns)}",
                 format_duration(found.median_ns),
                 f"{found.censored} of {spikes}",
                 format_duration(found.slo_median_ns),
@@ -184,10 +191,10 @@ def _recovery_table(summary: ExperimentSummary) -> Table:
         )
     return Table(
         title="Recovery after a spike",
-        header=("arm", "P99 of the base", "recovered after", "not in time", "SLO again after", "waited too long", "most waiting"),
+        header=("arm", "P99 of the base", "windows", "recovered after", "not in time", "SLO again after", "waited too long", "most waiting"),
         rows=tuple(rows),
         note=(
-            "Recovered: three windows of 1 s in a row with a P99 within 20 % of the base's, and no queue. Medians by Kaplan and Meier: a "
+            "Recovered: so many windows in a row with a P99 within 20 % of the base's, and no queue. Medians by Kaplan and Meier: a "
             "spike that was not over before the next one counts as longer than what was seen. Waited too long: the time of all requests "
             "of a spike beyond that bound, added up, mean of the spikes. Most waiting: arrivals due and not done at once."
         ),

@@ -66,7 +66,9 @@ def _typical_spike(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> P
     for index, one, profile in drawn:
         time = profile.since_start_ns / 1e9
         axes.plot(time, profile.p99_ns / 1e6, color=arm_colour(index), linestyle=arm_dashes(index), linewidth=1.8, label=f"{one.name}, P99")
-        axes.plot(time, profile.p50_ns / 1e6, color=arm_colour(index), linestyle=arm_dashes(index), linewidth=0.9, alpha=0.7, label="median")
+        axes.plot(
+            time, profile.p50_ns / 1e6, color=arm_colour(index), linestyle=arm_dashes(index), linewidth=0.9, alpha=0.7, label="median"
+        )
     axes.axvspan(0, drawn[0][2].hold_ns / 1e9, color=SPIKE_SHADE, alpha=0.15, linewidth=0, label="spike")
     _slo_line(axes, summary)
     _log_time_axis(axes)
@@ -150,7 +152,9 @@ def _distribution(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Pi
     axes.set_yticks(ticks, [_percentile_name(tick) for tick in ticks])
     axes.yaxis.set_minor_formatter(NullFormatter())
     if summary.slo_ns is not None:
-        axes.axvline(summary.slo_ns / 1e6, color="#444444", linewidth=1, linestyle=(0, (1, 2)), label=f"SLO {format_duration(summary.slo_ns)}")
+        axes.axvline(
+            summary.slo_ns / 1e6, color="#444444", linewidth=1, linestyle=(0, (1, 2)), label=f"SLO {format_duration(summary.slo_ns)}"
+        )
     axes.set(xlabel="response time (thin: round trip)", ylabel="percentile")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=2.6)
     return Picture(
@@ -180,7 +184,14 @@ def _tail(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Picture | 
                 continue
             width = max(0.0, part.mean_ns / arm.tail.mean_response_ns)
             bar = axes.barh(
-                row, width, left=left, height=0.62, color=PART_COLOURS[part.name], hatch=PART_HATCHES[part.name], edgecolor="white", linewidth=0.4
+                row,
+                width,
+                left=left,
+                height=0.62,
+                color=PART_COLOURS[part.name],
+                hatch=PART_HATCHES[part.name],
+                edgecolor="white",
+                linewidth=0.4,
             )
             if row == 0:
                 bar.set_label(part.name.replace("_", " "))
@@ -282,7 +293,9 @@ def _shade(axes: Axes, one: ArmSeries, scale: float) -> None:
 
 def _slo_line(axes: Axes, summary: ExperimentSummary) -> None:
     if summary.slo_ns is not None:
-        axes.axhline(summary.slo_ns / 1e6, color="#444444", linewidth=1, linestyle=(0, (1, 2)), label=f"SLO {format_duration(summary.slo_ns)}")
+        axes.axhline(
+            summary.slo_ns / 1e6, color="#444444", linewidth=1, linestyle=(0, (1, 2)), label=f"SLO {format_duration(summary.slo_ns)}"
+        )
 
 
 def _log_time_axis(axes: Axes, axis: Any = None) -> None:
@@ -322,5 +335,3 @@ def _short(name: str) -> str:
 def _ink(colour: str) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else "white"
-
-

@@ -18,7 +18,14 @@ def _page(page: Page) -> str:
     lines += [f"**{_plain(page.sentence)}**", "", *_table(page.main), ""]
     lines += [f"- {_plain(statement)}" for statement in page.statements] + ([""] if page.statements else [])
     if page.caveats:
-        lines += ["<details><summary>Before you use a number</summary>", "", *(f"- {_plain(caveat)}" for caveat in page.caveats), "", "</details>", ""]
+        lines += [
+            "<details><summary>Before you use a number</summary>",
+            "",
+            *(f"- {_plain(caveat)}" for caveat in page.caveats),
+            "",
+            "</details>",
+            "",
+        ]
     return "\n".join(lines)
 
 
