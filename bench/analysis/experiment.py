@@ -22,7 +22,7 @@ from bench.analysis.latency import Latency, latency
 from bench.analysis.load_run import Arm, read_arm
 from bench.analysis.memory import Memory, memory, per_slot_between
 from bench.analysis.pool import PoolUse, pool_use
-from bench.analysis.recovery import Recovery, RecoveryComparison, compare_recovery, recovery
+from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
 from bench.analysis.statistics import median
 from bench.analysis.tail import TailSplit, tail_split
 from bench.analysis.validity import Validity, check_run
@@ -30,6 +30,8 @@ from bench.errors import BenchError
 from bench.records import SavedRun, open_run
 
 LOAD, EXPERIMENT = "load", "experiment"
+_WINDOWS_BETWEEN = 6
+_RECOVERY_WINDOWS_NS = (WINDOW_NS, 500_000_000, 250_000_000, 100_000_000, 50_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,12 +272,25 @@ def summarize_arm(files: ArmFiles, arm: Arm, slo_ns: int | None) -> ArmSummary:
         goodput=goodput(arm.requests, duration_ns=arm.duration_ns, slo_ns=slo_ns),
         tail=tail_split(arm.requests),
         pool=pool_use(arm.requests),
-        recovery=recovery(arm, slo_ns=slo_ns),
+        recovery=recovery(arm, slo_ns=slo_ns, window_ns=recovery_window_ns(arm)),
         memory=_memory_of(files.runs),
         backlog=backlogs,
         unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1),
         ready_ns=median([start["ready_ns"] - start["started_ns"] for start in starts]) if starts else None,
     )
+
+
+def recovery_window_ns(arm: Arm) -> int:
+    """1 s, or less where spikes come so close that six windows do not fit between most of them (but at least 50 ms)."""
+    gaps = []
+    for run, duration_ns in zip(arm.runs, arm.durations_ns, strict=True):
+        own = sorted((spike for spike in arm.spikes if spike.run == run), key=lambda spike: spike.start_ns)
+        starts = [*(spike.start_ns for spike in own[1:]), duration_ns]
+        gaps += [start - spike.end_ns for spike, start in zip(own, starts, strict=True)]
+    if not gaps:
+        return WINDOW_NS
+    fitting = median(gaps) / _WINDOWS_BETWEEN
+    return next((window for window in _RECOVERY_WINDOWS_NS if window <= fitting), _RECOVERY_WINDOWS_NS[-1])
 
 
 def schedule_hash(subject: Subject) -> str:
@@ -357,7 +372,9 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
     found = []
     for files in subject.arms:
         if len(files.runs) < files.planned:
-            found.append(f"{files.name}: {files.planned - len(files.runs)} of {files.planned} runs are missing, because the experiment stopped")
+            found.append(
+                f"{files.name}: {files.planned - len(files.runs)} of {files.planned} runs are missing, because the experiment stopped"
+            )
     found += [f"{arm.name}: {arm.unrecorded} arrivals have no record; the run was cut off" for arm in arms if arm.unrecorded]
     if subject.on_cpu:
         found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")

@@ -73,14 +73,22 @@ class Validity:
 
 
 def runs_of(path: Path) -> list[Path]:
-    """The run itself, or the runs of an experiment. Raises BenchError."""
-    inner = path / "runs"
+    """The run itself, or the finished runs of an experiment. Raises BenchError."""
+    inner = open_run(path).path / "runs"
     if inner.is_dir():
-        found = sorted(child for child in inner.iterdir() if child.is_dir())
+        # A run that an interrupted experiment was in the middle of is done again when it goes on; it is not there yet.
+        found = sorted(child for child in inner.iterdir() if (child / "run.json").is_file())
         if not found:
-            raise BenchError(f"{path} is an experiment without runs")
+            raise BenchError(f"{path} is an experiment without a finished run")
         return found
     return [open_run(path).path]
+
+
+def missing_runs(path: Path) -> int:
+    """How many runs an experiment planned and does not have; 0 for a single run. Raises BenchError."""
+    saved = open_run(path)
+    planned = saved.run.get("order") or []
+    return sum(not (saved.path / "runs" / f"{run['block']:02d}-{run['arm']}" / "run.json").is_file() for run in planned)
 
 
 def check_run(path: Path) -> Validity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +11,10 @@ import typer
 
 from bench.cli import options
 from bench.cli.app import app
-from bench.errors import BenchError
+from bench.errors import BenchError, InvalidRun
 
 if TYPE_CHECKING:
+    from bench.analysis.experiment import ExperimentSummary
     from bench.engine.resolve import BuildOptions
     from bench.experiment.conduct import Setup
     from bench.experiment.plan import PlannedRun
@@ -58,9 +60,8 @@ def burst(
 
     bench burst tiny --arms warm-pool,warm-pool:pool=2,lazy --base 50 --peak 400 --hold 1s --rest 3s
     """
-    from bench.cli.progress import bar
     from bench.engine.resolve import BuildOptions, cache_folder
-    from bench.experiment.conduct import conduct, only_one, reopen
+    from bench.experiment.conduct import only_one, reopen
     from bench.subprocesses import stop_on_sigterm
 
     with stop_on_sigterm(), only_one(force, cache_folder()):
@@ -71,14 +72,46 @@ def burst(
             folder, setup, planned = _prepare(
                 subject, given, arms, (base, peak), (hold, rest, calibrate), (spikes, blocks, seed), slo, deadline, results, trust
             )
-        try:
-            with bar("burst") as show:
-                conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
-        except KeyboardInterrupt:
-            typer.echo(f"stopped; go on with: bench burst --resume {folder.path}", err=True)
-            raise
-        path = folder.finish()
-    typer.echo(str(path))
+        run_burst(folder, setup, planned, as_json=as_json)
+
+
+def run_burst(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_json: bool = False) -> None:
+    """Conduct, sum up, print. What was measured before an error or Ctrl-C is summed up too. Raises BenchError, InvalidRun."""
+    from bench.cli.progress import bar
+    from bench.experiment.conduct import conduct
+
+    try:
+        with bar("burst") as show:
+            conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
+    except (KeyboardInterrupt, BenchError):
+        conclude(folder.path, as_json=as_json)
+        typer.echo(f"stopped; go on with: bench burst --resume {folder.path}", err=True)
+        raise
+    summary = conclude(folder.finish(), as_json=as_json)
+    if summary is not None and not summary.valid:
+        raise InvalidRun(f"the experiment is not valid: {summary.invalid[0]}")
+
+
+def conclude(path: Path, *, as_json: bool) -> ExperimentSummary | None:
+    """Write `summary.json` and `report.html` into the experiment, and print it. None where it has no finished run."""
+    from bench.records import RunFolder, open_run
+    from bench.report.build import load_report, write_html
+
+    if not any((path / "runs").glob("*/run.json")):
+        return None
+    summary, page = load_report(path)
+    RunFolder(path, open_run(path).run["run_id"]).write_json("summary.json", summary.to_json())
+    write_html(path / "report.html", [page])
+    if as_json:
+        typer.echo(json.dumps({"run": str(path), **summary.to_json()}, indent=2))
+        return summary
+    from rich.console import Console
+
+    from bench.report.text import render
+
+    render(page, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
+    typer.echo(f"\nreport: {path / 'report.html'}\nfiles:  {path}{' (stopped before its end)' if summary.partial else ''}")
+    return summary
 
 
 def _prepare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,9 +21,9 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its fo
 _LABELLED_SHARE = 0.06  # a narrower part of a bar has no room for its name
 
 
-def waterfall(summary: ColdStartSummary, subject: str, path: Path) -> None:
-    """`waterfall_figure` under what it belongs to and what it says; saved as PNG."""
-    waterfall_figure(summary, f"{subject}\n{_wrapped(summary.sentence)}").savefig(path, dpi=130)
+def waterfall(summary: ColdStartSummary, subject: str, target: Path | BinaryIO) -> None:
+    """`waterfall_figure` under what it belongs to and what it says; written as PNG."""
+    waterfall_figure(summary, f"{subject}\n{_wrapped(summary.sentence)}").savefig(target, dpi=130, format="png")
 
 
 def waterfall_figure(summary: ColdStartSummary, title: str = "") -> Figure:
