@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from bench.analysis.latency import Ecdf, ecdf, windowed
-from bench.analysis.load_run import Arm, SpikeWindow
+from bench.analysis.load_run import ArmRecords, SpikeWindow
 from bench.analysis.memory import memory_over_time
 from bench.analysis.statistics import nearest_rank
 
@@ -72,7 +72,7 @@ def common_block(arms: tuple[ArmFiles, ...]) -> int:
     return min(shared or set.union(*present))
 
 
-def arm_series(files: ArmFiles, arm: Arm, block: int) -> ArmSeries:
+def arm_series(files: ArmFiles, arm: ArmRecords, block: int) -> ArmSeries:
     """The series of one arm; of its first run where it has not got `block`."""
     number = block if block in arm.runs else arm.runs[0]
     place = arm.runs.index(number)
@@ -111,7 +111,7 @@ def arm_series(files: ArmFiles, arm: Arm, block: int) -> ArmSeries:
     )
 
 
-def _profile(arm: Arm) -> SpikeProfile | None:
+def _profile(arm: ArmRecords) -> SpikeProfile | None:
     if not arm.spikes:
         return None
     hold = float(np.median([spike.end_ns - spike.start_ns for spike in arm.spikes]))
