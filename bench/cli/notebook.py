@@ -15,7 +15,8 @@ def notebook(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder (or a .partial one), or an experiment that holds several.")],
     which: Annotated[str | None, typer.Option(help="cold_start, burst or capacity; else the one for this kind of run.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="HTML, or a notebook with outputs: .ipynb. Else in the run folder.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="HTML, or a notebook with outputs: .ipynb. Else in the run folder."),
     ] = None,
     code: Annotated[bool, typer.Option(help="Show the code at once; the page has a switch for it.")] = False,
 ) -> None:

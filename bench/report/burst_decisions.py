@@ -19,7 +19,10 @@ _WAITS_FOR = {
     "send_lag": ("the load generator's own lateness", "Run the generator on a machine of its own before you judge the server."),
     "network": ("HTTP and the network", "A faster engine will not help; look at connections, payload, and what runs beside the server."),
     "queue": ("the queue before the pool", "The server takes in more than it hands on; look at its queue limit."),
-    "pool": ("the wait for a free slot", "More slots help while the device can run them at once; then only a second replica or a lower peak."),
+    "pool": (
+        "the wait for a free slot",
+        "More slots help while the device can run them at once; then only a second replica or a lower peak.",
+    ),
     "load": ("the wait for an engine or a slot to be loaded", "Keep it loaded (warm-pool), or load it before traffic comes."),
     "compute": ("the inference itself", "Nobody waits in line; only a faster engine, a lower precision or a faster device helps."),
     "rest": ("what no part covers", "Let the server send Server-Timing to see more."),

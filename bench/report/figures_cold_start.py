@@ -87,7 +87,9 @@ def memory_picture(level: LevelSummary) -> Picture | None:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, 3.3), layout="constrained")
         axes = figure.subplots()
-        axes.bar(range(len(known)), [size for _, size in known], width=0.72, color=[PHASE_COLOURS.get(name, "#777777") for name, _ in known])
+        axes.bar(
+            range(len(known)), [size for _, size in known], width=0.72, color=[PHASE_COLOURS.get(name, "#777777") for name, _ in known]
+        )
         before = 0.0
         for index, (_, size) in enumerate(known):
             grown = size - before

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _TILE = "flex:1 1 9.5rem;padding:.7rem 1rem;border:1px solid #dfe4e9;border-top:3px solid {colour};border-radius:4px;background:#fff"
 _FACT = "padding:.18rem .9rem .18rem 0;text-align:left;vertical-align:top"
 _NOTE = "font-size:.85rem;line-height:1.45;color:#56636f;max-width:46rem"
-_PICTURE_WIDTH = "820px"
+_PICTURE_WIDTH = "760px"
 _NARROW = 30  # characters: a longer text may be broken into lines
 
 
@@ -68,19 +68,28 @@ def key_figures(figures: Sequence[KeyFigure]) -> Block:
     return Block(f'<div style="display:flex;flex-wrap:wrap;gap:.7rem;margin:.8rem 0;color:#1b2530">{tiles}</div>')
 
 
-def table(content: Table) -> Block:
-    """The table with its note below. A column with long texts is on the left and may be broken into lines, others on the right."""
+def table(content: Table, *, folded: bool = False) -> Block:
+    """The table with its note below; `folded`, behind its title. A column with long texts is on the left and may be broken
+    into lines, others on the right. A first cell that says what the one above says is grey, so that groups are seen."""
+    if not content.rows:
+        return Block("")
     sides = ["left"] + ["left" if any(len(row[n]) > _NARROW for row in content.rows) else "right" for n in range(1, len(content.header))]
     head = "".join(_cell(name, side, "col") for name, side in zip(content.header, sides, strict=True))
-    rows = "".join(
-        f"<tr>{''.join(_cell(text, side, 'row' if n == 0 else None) for n, (text, side) in enumerate(zip(row, sides, strict=True)))}</tr>"
-        for row in content.rows
-    )
+    rows, above = [], ""
+    for first, *others in content.rows:
+        cells = [
+            _cell(first, "left", "row", grey=first == above),
+            *(_cell(text, side) for text, side in zip(others, sides[1:], strict=True)),
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+        above = first
     note = f'<div style="{_NOTE}">{_text(content.note)}</div>' if content.note else ""
-    return Block(
+    whole = (
         '<div style="overflow-x:auto;margin:.6rem 0"><table style="border-collapse:collapse;font-size:.9rem;line-height:1.35;'
-        f'font-variant-numeric:tabular-nums;color:#1b2530"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
+        f'font-variant-numeric:tabular-nums;color:#1b2530"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>{note}'
     )
+    title = f'<summary style="cursor:pointer;color:#0b5394">{_text(content.title)}: the numbers</summary>'
+    return Block(f'<details style="margin:.6rem 0">{title}{whole}</details>' if folded else whole)
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Block:
@@ -91,7 +100,9 @@ def facts(pairs: Sequence[tuple[str, str]]) -> Block:
         for name, text in pairs
         if text
     )
-    return Block(f'<table style="border-collapse:collapse;font-size:.9rem;line-height:1.4;margin:.6rem 0;color:#1b2530"><tbody>{rows}</tbody></table>')
+    return Block(
+        f'<table style="border-collapse:collapse;font-size:.9rem;line-height:1.4;margin:.6rem 0;color:#1b2530"><tbody>{rows}</tbody></table>'
+    )
 
 
 def picture(content: Picture | None, *, absent: str = "") -> Block:
@@ -104,13 +115,13 @@ def picture(content: Picture | None, *, absent: str = "") -> Block:
     )
 
 
-def _cell(text: str, side: str, scope: str | None) -> str:
+def _cell(text: str, side: str, scope: str | None = None, *, grey: bool = False) -> str:
     wrap = "normal" if scope == "col" or len(text) > _NARROW else "nowrap"
     style = f"padding:.32rem .8rem;border-bottom:1px solid #e6eaee;text-align:{side};white-space:{wrap};vertical-align:top"
     if scope == "col":
         style += ";border-bottom:2px solid #97a3ae;vertical-align:bottom;font-weight:600;color:#3b4854"
     elif scope == "row":
-        style += ";font-weight:600"
+        style += ";font-weight:400;color:#6b7783" if grey else ";font-weight:600"
     return f'<th scope="{scope}" style="{style}">{_text(text)}</th>' if scope else f'<td style="{style}">{_text(text)}</td>'
 
 
