@@ -191,16 +191,7 @@ def _recovery_table(summary: ExperimentSummary) -> Table:
         )
     return Table(
         title="Recovery after a spike",
-        header=(
-            "arm",
-            "P99 of the base",
-            "windows",
-            "recovered after",
-            "not in time",
-            "SLO again after",
-            "waited too long",
-            "most waiting",
-        ),
+        header=("arm", "P99 of the base", "windows", "recovered after", "not in time", "SLO again after", "waited too long", "most waiting"),
         rows=tuple(rows),
         note=(
             "Recovered: so many windows in a row with a P99 within 20 % of the base's, and no queue. Medians by Kaplan and Meier: a "

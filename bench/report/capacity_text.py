@@ -65,7 +65,9 @@ def headroom_table(summary: ExperimentSummary) -> Table:
     rows = []
     for one in headroom(summary):
         recovery = arms[one.arm].recovery
-        waiting = "-" if recovery is None else f"{max((spike.peak_backlog for spike in recovery.spikes), default=0):,}"
+        # Both are the most that were due and not done; the first looks at every arrival of the spikes, the second at moments.
+        seen = [spike.peak_backlog for spike in recovery.spikes] if recovery is not None else [run.peak for run in arms[one.arm].backlog]
+        waiting = f"{max(seen):,}" if seen else "-"
         late = f", {recovery.censored} of {len(recovery.spikes)} not in time" if recovery is not None and recovery.censored else ""
         rows.append(
             (
@@ -75,7 +77,7 @@ def headroom_table(summary: ExperimentSummary) -> Table:
                 f"{one.peak_share:.0%}",
                 f"{one.backlog:,.0f}",
                 waiting,
-                "never" if one.drained_ns is None else format_duration(one.drained_ns),
+                _when(one.drained_ns),
                 "-" if recovery is None else format_duration(recovery.median_ns) + late,
             )
         )
@@ -85,7 +87,7 @@ def headroom_table(summary: ExperimentSummary) -> Table:
         rows=tuple(rows),
         note=(
             "Capacity: answers a second in closed loop, with as many senders as the arm works on at once, measured before the spikes. "
-            "Expected: from these rates alone, as if requests came evenly and took one and the same time; what is measured above it is what "
+            "Expected: from these rates alone, as if requests came evenly and all took the same time; what is measured above it is what "
             "chance, queueing and the machine add. Measured waiting: the most arrivals that were due and not done at once."
         ),
     )
@@ -151,19 +153,23 @@ def _decisions(summary: ExperimentSummary) -> Iterator[str]:
         if one.base_share >= 1:
             yield f"**{one.arm} is too small for the base load**: {one.base_share:.2g} times what it can answer. No queue saves it."
         elif one.peak_share > 1:
-            gone = "never" if one.drained_ns is None else f"{format_duration(one.drained_ns)} after its end"
             yield (
                 f"**In a spike, {one.arm} is asked for {one.peak_share:.2g} times what it can answer**: about {one.backlog:,.0f} requests "
-                f"wait at its end, gone {gone}. Without a queue it takes {math.ceil(one.peak_share)} such replicas, each on a device of its own."
+                f"wait at its end, and are gone {_when(one.drained_ns)} later. To have no queue grow it takes "
+                f"{math.ceil(one.peak_share)} such replicas, each on a device of its own."
             )
         else:
-            yield f"**{one.arm} has room above the peak**: a spike uses {one.peak_share:.0%} of what it can answer. What waits there waits by chance."
+            yield f"**{one.arm} has room above the peak**: a spike uses {one.peak_share:.0%} of what it can answer."
     for worse, better in _buys_nothing(summary):
         yield f"**{worse} buys nothing over {better} here**: it holds more memory, and its P99 in spikes is not lower."
     yield (
-        "**Do not carry this over to other rates.** It holds for this peak, this length and this device; slots on one device slow each other "
-        "down. For another peak, run it: `bench burst ENGINE --peak RATE --hold TIME`."
+        "**Do not carry this over to other rates.** It holds for this peak, this length and this device; slots on one device slow "
+        "each other down. For another peak, run it: `bench burst ENGINE --peak RATE --hold TIME`."
     )
+
+
+def _when(after_ns: float | None) -> str:
+    return "never" if after_ns is None else "at once" if after_ns == 0 else format_duration(after_ns)
 
 
 def _suffices(arm: ArmSummary) -> bool:

@@ -145,7 +145,8 @@ def _decisions(summary: ColdStartSummary, variant: str) -> Iterator[str]:
     if slot is not None and told is not None and told.interval is not None:
         between = f"{_signed(told.interval.low)} to {_signed(told.interval.high)}"
         if told.distinguishable:
-            yield f"**A slot made on demand costs {_signed(told.difference)}** against a warm one ({between}): hold as many as a burst needs."
+            cost = _signed(told.difference)
+            yield f"**A slot made on demand costs {cost}** against a warm one ({between}): hold as many as a burst needs."
         else:
             yield (
                 f"**A slot made on demand cannot be told from a warm one here** ({between}): a pool that grows while traffic comes "

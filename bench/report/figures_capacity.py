@@ -37,14 +37,15 @@ def headroom_picture(summary: ExperimentSummary) -> Picture | None:
         axes = figure.subplots()
         for row, one in enumerate(found):
             axes.barh(row, one.capacity_per_s, height=0.6, color=colours[one.arm], alpha=0.85)
-            axes.text(one.capacity_per_s + 0.01 * longest, row, f"{one.capacity_per_s:,.3g}/s", va="center", fontweight="bold")
+            label = f"{one.capacity_per_s:,.3g}/s"
+            axes.text(1.01, row, label, transform=axes.get_yaxis_transform(), va="center", fontweight="bold")
         axes.axvspan(base, peak, color=SPIKE_SHADE, alpha=0.15, linewidth=0, zorder=0)
         axes.axvline(base, color=_BASE, linewidth=1.3, linestyle=(0, (5, 2)), label=f"base, {base:,.3g}/s")
         axes.axvline(peak, color=_PEAK, linewidth=1.6, label=f"peak, {peak:,.3g}/s")
         axes.set_yticks(range(len(found)), [one.arm for one in found])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
-        axes.set_xlim(0, longest * 1.13)
+        axes.set_xlim(0, longest * 1.03)
         axes.set_xlabel("requests a second")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2)
         data = svg_of(figure, summary.title)
@@ -54,8 +55,8 @@ def headroom_picture(summary: ExperimentSummary) -> Picture | None:
         data=data,
         alt=f"Capacity of {', '.join(one.arm for one in found)} as bars, with the base and the peak rate as lines.",
         caption=(
-            "Bars: answers a second in closed loop, measured before the spikes. A bar that ends left of the peak's line cannot keep up in a "
-            "spike: its queue grows until the spike is over. One that ends left of the base's line never catches up."
+            "Bars: answers a second in closed loop, measured before the spikes. An arm whose bar ends left of the peak's line cannot "
+            "keep up in a spike: its queue grows until the spike is over. One that ends left of the base's line never catches up."
         ),
     )
 
@@ -101,8 +102,9 @@ def frontier_picture(summary: ExperimentSummary) -> Picture | None:
         data=data,
         alt="Each arm as a point: memory held against the P99 in spikes, and against the share of arrivals within the SLO.",
         caption=(
-            "One point an arm. Left: lower is better, so the arm to take lies below and to the left; one that lies above and to the right of "
-            "another buys nothing. Right: higher is better; the dotted line is 99 %. Memory counts from zero, so that a small difference looks small."
+            "One point an arm. Left: lower is better, so the arm to take lies below and to the left; one above and to the right of "
+            "another buys nothing. Right: higher is better; the dotted line is 99 %. Memory counts from zero, so that a small "
+            "difference looks small."
             if attained
             else "One point an arm: the arm to take lies below and to the left; one above and to the right of another buys nothing."
         ),

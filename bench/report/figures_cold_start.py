@@ -58,7 +58,8 @@ def levels_picture(run: ColdStartRun) -> Picture:
         data=data,
         alt="Time to the first correct answer of every trial, by level, on a logarithmic axis, with medians on the right.",
         caption=(
-            "Each dot is one trial, the line is the median, the band its 95 % interval. From one grid line to the next it is ten times as long."
+            "Each dot is one trial, the line is the median, the band its 95 % interval. From one grid line to the next it is ten "
+            "times as long."
         ),
     )
 
@@ -107,5 +108,5 @@ def memory_picture(level: LevelSummary) -> Picture | None:
         title="Memory as the process comes up",
         data=data,
         alt="Resident memory of the process after each phase of its start, in MB.",
-        caption=f"Resident memory after each phase of {level.variant} {level.level}, medians of {level.total.samples} trials; steps of 1 % or more are labelled.",
+        caption=f"Resident memory after each phase, medians of {level.total.samples} trials; steps of 1 % or more are labelled.",
     )

@@ -68,11 +68,14 @@ def key_figures(figures: Sequence[KeyFigure]) -> Block:
     return Block(f'<div style="display:flex;flex-wrap:wrap;gap:.7rem;margin:.8rem 0;color:#1b2530">{tiles}</div>')
 
 
-def table(content: Table, *, folded: bool = False) -> Block:
-    """The table with its note below; `folded`, behind its title. A column with long texts is on the left and may be broken
-    into lines, others on the right. A first cell that says what the one above says is grey, so that groups are seen."""
+def table(content: Table, *, folded: bool = False, absent: str = "") -> Block:
+    """The table with its note below; `folded`, behind its title; where it has no rows, `absent` says why.
+
+    A column with long texts is on the left and may be broken into lines, others on the right. A first cell that says what
+    the one above says is grey, so that groups are seen.
+    """
     if not content.rows:
-        return Block("")
+        return _absent(absent)
     sides = ["left"] + ["left" if any(len(row[n]) > _NARROW for row in content.rows) else "right" for n in range(1, len(content.header))]
     head = "".join(_cell(name, side, "col") for name, side in zip(content.header, sides, strict=True))
     rows, above = [], ""
@@ -100,19 +103,22 @@ def facts(pairs: Sequence[tuple[str, str]]) -> Block:
         for name, text in pairs
         if text
     )
-    return Block(
-        f'<table style="border-collapse:collapse;font-size:.9rem;line-height:1.4;margin:.6rem 0;color:#1b2530"><tbody>{rows}</tbody></table>'
-    )
+    style = "border-collapse:collapse;font-size:.9rem;line-height:1.4;margin:.6rem 0;color:#1b2530"
+    return Block(f'<table style="{style}"><tbody>{rows}</tbody></table>')
 
 
 def picture(content: Picture | None, *, absent: str = "") -> Block:
     """The picture with how to read it below; where there is none, `absent` says why."""
     if content is None:
-        return Block(f'<div style="{_NOTE};font-style:italic">{_text(absent)}</div>')
+        return _absent(absent)
     return Block(
         f'<figure style="margin:.8rem 0;max-width:{_PICTURE_WIDTH}"><img src="{content.data_uri}" alt="{_text(content.alt)}" '
         f'style="width:100%;height:auto;display:block"><figcaption style="{_NOTE}">{_text(content.caption)}</figcaption></figure>'
     )
+
+
+def _absent(why: str) -> Block:
+    return Block(f'<div style="{_NOTE};font-style:italic">{_text(why)}</div>' if why else "")
 
 
 def _cell(text: str, side: str, scope: str | None = None, *, grey: bool = False) -> str:

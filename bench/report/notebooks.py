@@ -86,7 +86,6 @@ def execute(which: str, run: Path) -> Any:
 
 def _own_kernel(place: Path) -> type[AsyncKernelManager]:
     """A kernel manager whose only kernel is this interpreter, with all that it writes in `place`."""
-    from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
     class OwnKernel(AsyncKernelManager):
@@ -101,8 +100,8 @@ def _own_kernel(place: Path) -> type[AsyncKernelManager]:
 def _kernel_spec(place: Path) -> KernelSpec:
     from jupyter_client.kernelspec import KernelSpec
 
-    # Only its errors: it warns of its loopback sockets, which carry nothing but what is about to be a file of the user's.
-    settings = ["--InteractiveShellApp.ignore_cwd=True", "--IPKernelApp.log_level=ERROR"]
+    # It warns of its loopback sockets, which carry nothing but what is about to be a file of the user's, and of being ended.
+    settings = ["--InteractiveShellApp.ignore_cwd=True", "--IPKernelApp.log_level=CRITICAL"]
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", *settings]
     own = {"IPYTHONDIR": place, "JUPYTER_CONFIG_DIR": place, "JUPYTER_DATA_DIR": place, "JUPYTER_RUNTIME_DIR": place}
     environment = {**child_environment(), **{name: str(folder) for name, folder in own.items()}, "JUPYTER_NO_CONFIG": "1"}
@@ -115,7 +114,7 @@ def to_html(notebook: Any, title: str, *, show_code: bool = False) -> str:
     from nbconvert.exporters import HTMLExporter
     from pygments.formatters import HtmlFormatter
 
-    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)  # type: ignore[no-untyped-call]
     body, _ = exporter.from_notebook_node(notebook)
     page = string.Template((Path(__file__).parent / "notebook_page.html").read_text("utf-8"))
     return page.substitute(
@@ -139,7 +138,7 @@ def write_notebook(run: Path, target: Path | None = None, *, which: str | None =
     if target.suffix == ".ipynb":
         import nbformat
 
-        text = nbformat.writes(notebook) + "\n"
+        text = str(nbformat.writes(notebook)) + "\n"  # type: ignore[no-untyped-call]
     else:
         text = to_html(notebook, f"{chosen.replace('_', ' ')}: {saved.run.get('run_id', saved.path.name)}", show_code=show_code)
     target.write_text(text, "utf-8")
