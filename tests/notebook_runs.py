@@ -71,7 +71,8 @@ def experiment(folder: Path, *, slo_ns: int | None = 50 * MS) -> Path:
         "title": "tiny, onnxruntime 1.0, fp32, cpu:test",
         "arms": [{"name": arm, "mode": arm, "options": {}, "settings": {}} for arm in ARMS],
         "capacities": {
-            arm: {"rate_per_s": rate, "requests": 100, "duration_ns": SECOND, "senders": 1} for arm, rate in zip(ARMS, (160, 400))
+            arm: {"rate_per_s": rate, "requests": 100, "duration_ns": SECOND, "senders": 1}
+            for arm, rate in zip(ARMS, (160, 400), strict=True)
         },
         "spikes": {
             "base_per_s": BASE_PER_S,
@@ -142,9 +143,9 @@ def _write_block(runs: Path, block: int, arm: str) -> None:
     timeline = {
         "t_ns": list(samples),
         "model": ["tiny"] * len(samples),
-        "busy": [0] * len(samples),
-        "idle": [1] * len(samples),
-        "loading": [0] * len(samples),
+        "slots_busy": [0] * len(samples),
+        "slots_idle": [1] * len(samples),
+        "slots_loading": [0] * len(samples),
         "waiting": [0] * len(samples),
         "resident_bytes": [resident] * len(samples),
         "device_bytes": pa.array([None] * len(samples), pa.int64()),

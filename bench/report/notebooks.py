@@ -87,13 +87,15 @@ def execute(which: str, run: Path) -> Any:
 def _own_kernel(place: Path) -> type[AsyncKernelManager]:
     """A kernel manager whose only kernel is this interpreter, with all that it writes in `place`."""
     from jupyter_client.manager import AsyncKernelManager
+    from traitlets import Unicode
 
     class OwnKernel(AsyncKernelManager):
+        connection_file = Unicode(str(place / "kernel.json"))
+
         @property
         def kernel_spec(self) -> KernelSpec:
             return _kernel_spec(place)
 
-    OwnKernel.connection_file.default_value = str(place / "kernel.json")
     return OwnKernel
 
 
