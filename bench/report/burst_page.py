@@ -165,7 +165,7 @@ def _tail_table(summary: ExperimentSummary) -> Table:
         title="What the slowest 1 % wait for",
         header=("arm", "part", "mean", "95 % interval", "share"),
         rows=tuple(rows),
-        note="Means over the same slow requests, so they add up; intervals over spikes. A dash: the server does not tell, or too few spikes.",
+        note="Means over the same slow requests, so they add up; intervals over spikes. A dash: not told, or too few spikes.",
     )
 
 
@@ -191,7 +191,16 @@ def _recovery_table(summary: ExperimentSummary) -> Table:
         )
     return Table(
         title="Recovery after a spike",
-        header=("arm", "P99 of the base", "windows", "recovered after", "not in time", "SLO again after", "waited too long", "most waiting"),
+        header=(
+            "arm",
+            "P99 of the base",
+            "windows",
+            "recovered after",
+            "not in time",
+            "SLO again after",
+            "waited too long",
+            "most waiting",
+        ),
         rows=tuple(rows),
         note=(
             "Recovered: so many windows in a row with a P99 within 20 % of the base's, and no queue. Medians by Kaplan and Meier: a "
@@ -230,7 +239,8 @@ def _load_facts(summary: ExperimentSummary) -> list[tuple[str, str]]:
     load, facts = summary.load, [("engine and device", summary.title)]
     if "base_per_s" in load:
         text = (
-            f"{load['count']} spikes of {load['peak_per_s']:.4g}/s on a base of {load['base_per_s']:.4g}/s, each {format_duration(load['hold_ns'])} "
+            f"{load['count']} spikes of {load['peak_per_s']:.4g}/s on a base of {load['base_per_s']:.4g}/s, "
+            f"each {format_duration(load['hold_ns'])} "
             f"long, {format_duration(load['rest_ns'])} apart in the mean, in {load['blocks']} blocks; seed {load['seed']}"
         )
         facts.append(("load of each arm", text))

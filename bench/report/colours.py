@@ -37,7 +37,7 @@ PART_COLOURS = {
     "compute": "#009E73",
     "rest": "#DDDDDD",
 }
-PART_HATCHES = {"send_lag": "....", "network": "", "queue": "///", "pool": "", "load": "\\\\\\", "compute": "", "rest": "xxx"}
+PART_HATCHES = {"send_lag": "||", "network": "", "queue": "//", "pool": "", "load": "\\\\", "compute": "", "rest": "xx"}
 SPIKE_SHADE = "#E69F00"
 
 

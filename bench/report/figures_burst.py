@@ -65,21 +65,20 @@ def _typical_spike(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> P
     axes = figure.subplots()
     for index, one, profile in drawn:
         time = profile.since_start_ns / 1e9
-        axes.plot(time, profile.p99_ns / 1e6, color=arm_colour(index), linestyle=arm_dashes(index), linewidth=1.8, label=f"{one.name}, P99")
-        axes.plot(
-            time, profile.p50_ns / 1e6, color=arm_colour(index), linestyle=arm_dashes(index), linewidth=0.9, alpha=0.7, label="median"
-        )
+        style: dict[str, Any] = {"color": arm_colour(index), "linestyle": arm_dashes(index)}
+        axes.plot(time, profile.p99_ns / 1e6, linewidth=1.8, label=one.name, **style)
+        axes.plot(time, profile.p50_ns / 1e6, linewidth=0.9, alpha=0.7, **style)
     axes.axvspan(0, drawn[0][2].hold_ns / 1e9, color=SPIKE_SHADE, alpha=0.15, linewidth=0, label="spike")
     _slo_line(axes, summary)
     _log_time_axis(axes)
-    axes.set(xlabel="time since the spike began (s)", ylabel="response time")
+    axes.set(xlabel="time since the spike began (s)", ylabel="response time (thick: P99, thin: median)")
     axes.set_xlim(drawn[0][2].since_start_ns[0] / 1e9, drawn[0][2].since_start_ns[-1] / 1e9)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=2.6)
     spikes = drawn[0][2].spikes
     return Picture(
         name="spike",
         title="What a spike does",
-        data=svg_of(figure, f"{summary.title}; {spikes} spikes of each arm laid over each other"),
+        data=svg_of(figure, _footer(summary, f"; {spikes} spikes of each arm laid over each other")),
         alt=f"Median and P99 of the response time by time since a spike began, for {', '.join(one.name for _, one, _ in drawn)}.",
         caption=(
             f"Response times of all {spikes} spikes of each arm, by the time a request was due. Thick: P99 of each of 48 slices "
@@ -123,9 +122,9 @@ def _over_time(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Pictu
     return Picture(
         name="over-time",
         title="Response time over time",
-        data=svg_of(figure, summary.title),
+        data=svg_of(figure, _footer(summary)),
         alt=f"Response time of every request over the time of one run, a panel for each of {', '.join(one.name for one in shown)}.",
-        caption=f"{how} Shaded: spikes. A red cross: arrivals without a correct answer. All panels have the same schedule and the same axes.",
+        caption=f"{how} Shaded: spikes. A red cross: arrivals without a correct answer. All panels have one schedule and the same axes.",
     )
 
 
@@ -136,7 +135,7 @@ def _distribution(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Pi
     axes = figure.subplots()
     lowest = 1.0
     for index, one in enumerate(series):
-        for curve, width, alpha, label in ((one.response, 1.8, 1.0, one.name), (one.round_trip, 0.9, 0.6, "round trip only")):
+        for curve, width, alpha, label in ((one.response, 1.8, 1.0, one.name), (one.round_trip, 0.9, 0.6, None)):
             if len(curve.value) < 2:
                 continue
             # The slowest has no slower one: it is drawn where one more of its kind would be.
@@ -152,15 +151,13 @@ def _distribution(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Pi
     axes.set_yticks(ticks, [_percentile_name(tick) for tick in ticks])
     axes.yaxis.set_minor_formatter(NullFormatter())
     if summary.slo_ns is not None:
-        axes.axvline(
-            summary.slo_ns / 1e6, color="#444444", linewidth=1, linestyle=(0, (1, 2)), label=f"SLO {format_duration(summary.slo_ns)}"
-        )
-    axes.set(xlabel="response time (thin: round trip)", ylabel="percentile")
+        axes.axvline(summary.slo_ns / 1e6, **_slo_style(summary))
+    axes.set(xlabel="response time (thick), round trip (thin)", ylabel="percentile")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=2.6)
     return Picture(
         name="distribution",
         title="Distribution, down to the slowest",
-        data=svg_of(figure, summary.title),
+        data=svg_of(figure, _footer(summary)),
         alt=f"Percentiles of the response time on a logarithmic tail, for {', '.join(one.name for one in series)}.",
         caption=(
             "Go down to a percentile, then across to the curve: that share of requests was answered by then. Thick: from when a request "
@@ -209,7 +206,7 @@ def _tail(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Picture | 
     return Picture(
         name="tail",
         title="What the slowest 1 % wait for",
-        data=svg_of(figure, summary.title),
+        data=svg_of(figure, _footer(summary)),
         alt="The mean response time of the slowest 1 % of the requests of each arm, split into what they waited for.",
         caption=(
             "The slowest 1 % of the correct answers, each part averaged over the same requests, so that the parts add up to their mean "
@@ -249,9 +246,12 @@ def _pool(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Picture | 
     return Picture(
         name="pool",
         title="Pool and queue over time",
-        data=svg_of(figure, summary.title),
+        data=svg_of(figure, _footer(summary)),
         alt="Slots that were busy, ready and loading, and requests waiting, over the time of one run of each arm.",
-        caption=f"Block {shown[0][1].block + 1}, as the server saw it{_sampled(shown[0][1])}. Shaded: spikes. Busy at the line of ready slots: the pool is all in use.",
+        caption=(
+            f"Block {shown[0][1].block + 1}, as the server saw it{_sampled(shown[0][1])}. Shaded: spikes. Busy up to the line of ready "
+            "slots: the pool is all in use. Cold-load has a slot only while it works."
+        ),
     )
 
 
@@ -276,10 +276,16 @@ def _memory(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Picture 
     return Picture(
         name="memory",
         title="Memory over time",
-        data=svg_of(figure, summary.title),
+        data=svg_of(figure, _footer(summary)),
         alt=f"Memory of the server's process over time, for {', '.join(one.name for _, one, _ in shown)}.",
-        caption=f"Resident memory of the server's process in block {shown[0][1].block + 1}{_sampled(shown[0][1])}: what it costs to be ready.",
+        caption=(
+            f"Resident memory of the server's process in block {shown[0][1].block + 1}{_sampled(shown[0][1])}: what it costs to be ready."
+        ),
     )
+
+
+def _footer(summary: ExperimentSummary, more: str = "") -> str:
+    return f"{'' if summary.valid else 'NOT VALID: '}{summary.title}{more}"
 
 
 def _sampled(one: ArmSeries) -> str:
@@ -296,6 +302,10 @@ def _slo_line(axes: Axes, summary: ExperimentSummary) -> None:
         axes.axhline(
             summary.slo_ns / 1e6, color="#444444", linewidth=1, linestyle=(0, (1, 2)), label=f"SLO {format_duration(summary.slo_ns)}"
         )
+
+
+def _slo_style(summary: ExperimentSummary) -> dict[str, Any]:
+    return {"color": "#444444", "linewidth": 1, "linestyle": (0, (1, 2)), "label": f"SLO {format_duration(summary.slo_ns)}"}
 
 
 def _log_time_axis(axes: Axes, axis: Any = None) -> None:

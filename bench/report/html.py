@@ -10,7 +10,8 @@ from bench.report.page import Page, Picture, Table
 _STYLE = """
 :root { --ink: #1b1f24; --soft: #59636e; --line: #d9dee3; --wash: #f5f7f9; --good: #00664a; --bad: #a3001d; }
 * { box-sizing: border-box; }
-body { margin: 0; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; color: var(--ink); background: #fff; }
+body { margin: 0; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; color: var(--ink);
+  background: #fff; }
 main, header.top, nav { max-width: 1240px; margin: 0 auto; padding: 0 20px; }
 nav { padding-top: 14px; }
 nav a { margin-right: 18px; }
@@ -78,16 +79,18 @@ def render(pages: Sequence[Page], version: str) -> str:
 
 def _page(page: Page, number: int) -> str:
     badges = "".join(f'<span class="badge {kind}">{escape(text)}</span>' for text, kind in page.badges)
-    invalid = "".join(f'<p class="invalid">Not valid: {escape(reason)}</p>' for reason in page.invalid[:3])
-    if len(page.invalid) > 3:
-        invalid += f'<p class="invalid">and {len(page.invalid) - 3} more, below</p>'
+    # The verdict names the first reason itself.
+    invalid = "".join(f'<p class="invalid">Not valid either: {escape(reason)}</p>' for reason in page.invalid[1:4])
+    if len(page.invalid) > 4:
+        invalid += f'<p class="invalid">and {len(page.invalid) - 4} more, below</p>'
     wide = len(page.main.header) > 5
     first_picture = page.pictures[:1]
     parts = [
-        f'<header class="top" id="run-{number}">\n<h1>{escape(page.title)}</h1>\n<div class="sub">{escape(page.subtitle)}</div>\n{badges}\n</header>',
+        f'<header class="top" id="run-{number}">\n<h1>{escape(page.title)}</h1>',
+        f'<div class="sub">{escape(page.subtitle)}</div>\n{badges}\n</header>',
         "<main>",
-        invalid,
         f'<p class="verdict{" bad" if page.invalid else ""}">{escape(page.sentence)}</p>',
+        invalid,
         f'<div class="first{" wide" if wide else ""}"><div>{_table(page.main, heading="")}</div>',
         "".join(_figure(picture) for picture in first_picture) + "</div>",
         _list("Comparisons", page.statements),
@@ -127,7 +130,8 @@ def _checks(page: Page) -> str:
     failed = [table for table in page.checks if any(row[-1].startswith("INVALID") for row in table.rows)]
     said = f"{len(failed)} of {len(page.checks)} runs are not valid." if failed else f"All {len(page.checks)} runs are valid."
     tables = "".join(
-        f"<details{' open' if table in failed else ''}><summary>{escape(table.title)}</summary>{_table(table, heading='', kind='text')}</details>"
+        f"<details{' open' if table in failed else ''}><summary>{escape(table.title)}</summary>"
+        f"{_table(table, heading='', kind='text')}</details>"
         for table in page.checks
     )
     return f"<h2>Validity</h2><p>{said} What was delivered against what was asked for, and the generator's own health:</p>{tables}"

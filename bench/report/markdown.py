@@ -14,7 +14,7 @@ def render(pages: Sequence[Page]) -> str:
 def _page(page: Page) -> str:
     badges = " ".join(f"`{text}`" for text, _ in page.badges)
     lines = [f"### {_plain(page.title)}", "", f"{badges} {_plain(page.subtitle)}", ""]
-    lines += [f"- **Not valid:** {_plain(reason)}" for reason in page.invalid] + ([""] if page.invalid else [])
+    lines += [f"- **Not valid either:** {_plain(reason)}" for reason in page.invalid[1:]] + ([""] if page.invalid[1:] else [])
     lines += [f"**{_plain(page.sentence)}**", "", *_table(page.main), ""]
     lines += [f"- {_plain(statement)}" for statement in page.statements] + ([""] if page.statements else [])
     if page.caveats:
