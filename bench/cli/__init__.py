@@ -10,6 +10,7 @@ from bench.cli import (  # noqa: F401  (each adds its commands)
     coldstart,
     engines,
     environment,
+    inspection,
     load,
     models,
     notebook,
