@@ -78,7 +78,7 @@ def headroom_table(summary: ExperimentSummary) -> Table:
                 f"{one.backlog:,.0f}",
                 waiting,
                 _when(one.drained_ns),
-                "-" if recovery is None else format_duration(recovery.median_ns) + late,
+                "-" if recovery is None else _when(recovery.median_ns) + late,
             )
         )
     return Table(
@@ -151,10 +151,10 @@ def _decisions(summary: ExperimentSummary) -> Iterator[str]:
         yield f"**Of those, {arm.name} holds the least memory**: {format_size(held)} at its peak, for each replica."
     for one in headroom(summary):
         if one.base_share >= 1:
-            yield f"**{one.arm} is too small for the base load**: {one.base_share:.2g} times what it can answer. No queue saves it."
+            yield f"**{one.arm} is too small for the base load**: {one.base_share:.3g} times what it can answer. No queue saves it."
         elif one.peak_share > 1:
             yield (
-                f"**In a spike, {one.arm} is asked for {one.peak_share:.2g} times what it can answer**: about {one.backlog:,.0f} requests "
+                f"**In a spike, {one.arm} is asked for {one.peak_share:.3g} times what it can answer**: about {one.backlog:,.0f} requests "
                 f"wait at its end, and are gone {_when(one.drained_ns)} later. To have no queue grow it takes "
                 f"{math.ceil(one.peak_share)} such replicas, each on a device of its own."
             )

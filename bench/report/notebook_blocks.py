@@ -124,6 +124,8 @@ def _absent(why: str) -> Block:
 def _cell(text: str, side: str, scope: str | None = None, *, grey: bool = False) -> str:
     wrap = "normal" if scope == "col" or len(text) > _NARROW else "nowrap"
     style = f"padding:.32rem .8rem;border-bottom:1px solid #e6eaee;text-align:{side};white-space:{wrap};vertical-align:top"
+    if wrap == "normal" and scope != "col":
+        style += ";min-width:11em"  # on a narrow screen the table is scrolled, not its words stacked
     if scope == "col":
         style += ";border-bottom:2px solid #97a3ae;vertical-align:bottom;font-weight:600;color:#3b4854"
     elif scope == "row":

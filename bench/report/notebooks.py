@@ -19,6 +19,7 @@ import bench
 from bench.errors import BenchError
 from bench.records import SavedRun, open_run
 from bench.subprocesses import child_environment
+from bench.units import parse_duration_ns
 
 if TYPE_CHECKING:
     from jupyter_client.kernelspec import KernelSpec
@@ -52,8 +53,9 @@ def choose(saved: SavedRun, which: str | None) -> str:
     return which or fitting[0]
 
 
-def execute(which: str, run: Path) -> Any:
-    """The notebook, run from top to bottom on the run folder: an nbformat notebook with its outputs.
+def execute(which: str, run: Path, slo: str | None = None) -> Any:
+    """The notebook, run from top to bottom on the run folder: an nbformat notebook with its outputs. `slo`: `200ms`, in
+    place of the run's own.
 
     Raises BenchError: what a cell raised as one, or which cell failed and how.
     """
@@ -61,6 +63,7 @@ def execute(which: str, run: Path) -> Any:
     from papermill.exceptions import PapermillExecutionError
 
     path = notebook_file(which)
+    given = {"run": str(run.resolve()), **({} if slo is None else {"slo": slo})}
     with tempfile.TemporaryDirectory(prefix="coldburst-notebook-") as place:
         try:
             with warnings.catch_warnings():
@@ -68,7 +71,7 @@ def execute(which: str, run: Path) -> Any:
                 return papermill.execute_notebook(
                     path,
                     None,
-                    parameters={"run": str(run.resolve())},
+                    parameters=given,
                     kernel_name="python3",
                     language="python",
                     progress_bar=False,
@@ -112,31 +115,65 @@ def _kernel_spec(place: Path) -> KernelSpec:
 
 
 def to_html(notebook: Any, title: str, *, show_code: bool = False) -> str:
-    """One self-contained page, without scripts: text, tables and pictures, and the code behind a switch (`show_code`: on)."""
-    from nbconvert.exporters import HTMLExporter
+    """One self-contained page, without scripts: text, tables and pictures, and the code behind a switch (`show_code`: on).
+
+    Made with the filters of nbconvert, not with its templates: those lie in Jupyter's folders, where a user's own of the
+    same name would be taken, and they load scripts from the network.
+    """
     from pygments.formatters import HtmlFormatter
 
-    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)  # type: ignore[no-untyped-call]
-    body, _ = exporter.from_notebook_node(notebook)
     page = string.Template((Path(__file__).parent / "notebook_page.html").read_text("utf-8"))
     return page.substitute(
         title=html.escape(title),
         version=html.escape(bench.__version__),
         code_style=HtmlFormatter(style="default").get_style_defs(".highlight"),
         checked="checked" if show_code else "",
-        body=body,
+        body="\n".join(_cell(cell) for cell in notebook.cells),
     )
 
 
-def write_notebook(run: Path, target: Path | None = None, *, which: str | None = None, show_code: bool = False) -> Path:
+def _cell(cell: Any) -> str:
+    from nbconvert.filters import Highlight2HTML, markdown2html
+
+    if cell.cell_type == "markdown":
+        return str(markdown2html(cell.source))
+    if cell.cell_type != "code":
+        return ""
+    code = Highlight2HTML(pygments_lexer="python3")(cell.source)  # type: ignore[no-untyped-call]
+    return f'<div class="input">{code}</div>' + "".join(_output(output) for output in cell.outputs)
+
+
+def _output(output: Any) -> str:
+    """The richest form that a cell's output has. What went to standard error is no result."""
+    from nbconvert.filters import markdown2html
+
+    if output.output_type == "stream":
+        return f"<pre>{html.escape(output.text)}</pre>" if output.name == "stdout" else ""
+    data = output.get("data", {})
+    if "text/html" in data:
+        return f'<div class="output">{data["text/html"]}</div>'
+    if "text/markdown" in data:
+        return str(markdown2html(data["text/markdown"]))
+    if "image/png" in data:
+        return f'<img src="data:image/png;base64,{html.escape(data["image/png"].strip())}" alt="Output of the code above">'
+    return f"<pre>{html.escape(data.get('text/plain', ''))}</pre>"
+
+
+def write_notebook(
+    run: Path, target: Path | None = None, *, which: str | None = None, slo: str | None = None, show_code: bool = False
+) -> Path:
     """Run the notebook on the run and write it to `target`: HTML, or a notebook with outputs where its name ends in
     `.ipynb`. Without a target: `RUN/notebook_<which>.html`. Raises BenchError."""
     saved = open_run(run)
     chosen = choose(saved, which)
+    if slo is not None and chosen == "cold_start":
+        raise BenchError("--slo is for bursts: the notebook cold_start has no arrivals to judge; leave it out")
+    if slo is not None:
+        parse_duration_ns(slo, "--slo")
     target = target or saved.path / f"notebook_{chosen}.html"
     if not target.parent.is_dir():
         raise BenchError(f"{target} cannot be written: there is no folder {target.parent}; make it, or name another with -o")
-    notebook = execute(chosen, saved.path)
+    notebook = execute(chosen, saved.path, slo)
     if target.suffix == ".ipynb":
         import nbformat
 
