@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _TILE = "flex:1 1 9.5rem;padding:.7rem 1rem;border:1px solid #dfe4e9;border-top:3px solid {colour};border-radius:4px;background:#fff"
 _FACT = "padding:.18rem .9rem .18rem 0;text-align:left;vertical-align:top"
 _NOTE = "font-size:.85rem;line-height:1.45;color:#56636f;max-width:46rem"
+_SOFTWARE = ("Python", "packages", "commit", "command")
 _PICTURE_WIDTH = "760px"
 _NARROW = 30  # characters: a longer text may be broken into lines
 
@@ -96,15 +97,22 @@ def table(content: Table, *, folded: bool = False, absent: str = "") -> Block:
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Block:
-    """Names and texts, such as an environment: what every number belongs to."""
+    """Names and texts, such as an environment: what every number belongs to. The software is folded away."""
+    seen = [pair for pair in pairs if pair[0] not in _SOFTWARE]
+    folded = [pair for pair in pairs if pair[0] in _SOFTWARE and pair[1]]
+    more = f'<details><summary style="cursor:pointer;color:#0b5394">software</summary>{_pairs(folded)}</details>' if folded else ""
+    return Block(_pairs(seen) + more)
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
     rows = "".join(
-        f'<tr><th scope="row" style="{_FACT};font-weight:400;color:#56636f;white-space:nowrap">{_text(name)}</th>'
+        f'<tr><th scope="row" style="{_FACT};font-weight:400;color:#56636f;min-width:7em">{_text(name)}</th>'
         f'<td style="{_FACT};white-space:normal;overflow-wrap:anywhere">{_text(text)}</td></tr>'
         for name, text in pairs
         if text
     )
     style = "border-collapse:collapse;font-size:.9rem;line-height:1.4;margin:.6rem 0;color:#1b2530"
-    return Block(f'<table style="{style}"><tbody>{rows}</tbody></table>')
+    return f'<table style="{style}"><tbody>{rows}</tbody></table>'
 
 
 def picture(content: Picture | None, *, absent: str = "") -> Block:
