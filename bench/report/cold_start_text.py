@@ -117,6 +117,8 @@ def differences_table(summary: ColdStartSummary) -> Table:
 def decisions(summary: ColdStartSummary) -> str:
     """Markdown: what follows for somebody who runs a service, from the first variant's numbers."""
     lines = list(_decisions(summary, summary.levels[0].variant if summary.levels else ""))
+    if not lines:
+        lines = ["**Nothing yet: too little was measured.** Measure process, engine, slot and warm, with six trials or more."]
     if not summary.valid:
         lines.insert(0, "**Nothing yet: the run is not valid.** Mend what is said at the top, and run it again.")
     return "\n".join(f"- {line}" for line in lines)
