@@ -30,6 +30,7 @@ from bench.errors import BenchError
 from bench.records import SavedRun, open_run
 
 LOAD, EXPERIMENT = "load", "experiment"
+HAND_OVER_NS = 1_000_000  # what giving a free slot to a request may take, between two threads of a busy process
 _WINDOWS_BETWEEN = 6
 _RECOVERY_WINDOWS_NS = (WINDOW_NS, 500_000_000, 250_000_000, 100_000_000, 50_000_000)
 
@@ -271,7 +272,7 @@ def summarize_arm(files: ArmFiles, arm: Arm, slo_ns: int | None) -> ArmSummary:
         latency=latency(arm.requests),
         goodput=goodput(arm.requests, duration_ns=arm.duration_ns, slo_ns=slo_ns),
         tail=tail_split(arm.requests),
-        pool=pool_use(arm.requests),
+        pool=pool_use(arm.requests, waited_ns=HAND_OVER_NS),
         recovery=recovery(arm, slo_ns=slo_ns, window_ns=recovery_window_ns(arm)),
         memory=_memory_of(files.runs),
         backlog=backlogs,
