@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.analysis.load_run import PARTS, STATUSES, Arm, SpikeWindow, read_arm
+from bench.analysis.load_run import PARTS, STATUSES, ArmRecords, SpikeWindow, read_arm
 from bench.records import RunFolder, open_run
 
 REQUESTS_SCHEMA = pa.schema(
@@ -65,10 +65,10 @@ def requests(
     )
 
 
-def arm(table: pd.DataFrame, *, duration_ns: int, spikes: Sequence[tuple[int, int]] = ()) -> Arm:
+def arm(table: pd.DataFrame, *, duration_ns: int, spikes: Sequence[tuple[int, int]] = ()) -> ArmRecords:
     """One run whose spikes are (start_ns, end_ns)."""
     windows = tuple(SpikeWindow(run=0, spike=i, start_ns=start, end_ns=end) for i, (start, end) in enumerate(spikes))
-    return Arm(requests=table, spikes=windows, runs=(0,), durations_ns=(duration_ns,), unrecorded=0, partial=False)
+    return ArmRecords(requests=table, spikes=windows, runs=(0,), durations_ns=(duration_ns,), unrecorded=0, partial=False)
 
 
 def write_run(
@@ -103,5 +103,5 @@ def write_run(
     return folder.path
 
 
-def read(path: Path) -> Arm:
+def read(path: Path) -> ArmRecords:
     return read_arm([open_run(path)])

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from bench.analysis.load_run import Arm
+from bench.analysis.load_run import ArmRecords
 from bench.analysis.statistics import Interval
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def outstanding(begin: NDArray[Any], end: NDArray[Any], at_ns: NDArray[np.int64]
     return np.asarray(np.searchsorted(begin, at_ns, side="right") - np.searchsorted(end, at_ns, side="right"))
 
 
-def backlog(arm: Arm) -> tuple[Backlog, ...]:
+def backlog(arm: ArmRecords) -> tuple[Backlog, ...]:
     """The backlog of each run, judged on 20 slices of its scheduled time, those that touch a spike left out where
     enough others remain; each slice by its median over 50 moments."""
     found = []

@@ -40,14 +40,16 @@ class SpikeWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class ArmRecords:
     """The runs of one arm. `requests` has one row a recorded arrival:
 
-    run (int16, the number that pairs it with the run of another arm), seq (int64), intended_ns (int64), lag_ns, round_trip_ns and response_ns (float64,
-    NaN where it was not sent or not done), status (categorical of STATUSES), ok (bool), spike (int32, negative outside),
-    phase (categorical), queue_ns, pool_ns, load_ns, input_ns, infer_ns, output_ns (float64, NaN where the server did
-    not tell). runs: their numbers; durations_ns: how long each offered load. unrecorded: scheduled arrivals without a row, from a run
-    that was cut off; they are unknown, not failed. partial: a run did not end by itself.
+    run (int16, the number that pairs it with the run of another arm), seq (int64), intended_ns (int64), lag_ns,
+    round_trip_ns and response_ns (float64, NaN where it was not sent or not done), status (categorical of STATUSES), ok
+    (bool), spike (int32, negative outside), phase (categorical), queue_ns, pool_ns, load_ns, input_ns, infer_ns,
+    output_ns (float64, NaN where the server did not tell).
+
+    runs: their numbers; durations_ns: how long each offered load. unrecorded: scheduled arrivals without a row, from a
+    run that was cut off; they are unknown, not failed. partial: a run did not end by itself.
     """
 
     requests: pd.DataFrame
@@ -63,7 +65,7 @@ class Arm:
         return sum(self.durations_ns)
 
 
-def read_arm(runs: Sequence[SavedRun], numbers: Sequence[int] | None = None) -> Arm:
+def read_arm(runs: Sequence[SavedRun], numbers: Sequence[int] | None = None) -> ArmRecords:
     """Read the runs of one arm. `numbers` (0, 1, ... where not given): runs of two arms with the same number had the
     same schedule, which is what pairs their spikes; in an experiment that is the block. Raises BenchError where a run
     has no requests or no schedule, or where its records do not fit its schedule."""
@@ -71,7 +73,7 @@ def read_arm(runs: Sequence[SavedRun], numbers: Sequence[int] | None = None) -> 
         raise BenchError("there is no run to read: name a run folder")
     parts = [_read_run(saved, number) for number, saved in zip(range(len(runs)) if numbers is None else numbers, runs, strict=True)]
     requests = parts[0].requests if len(parts) == 1 else _concatenate([part.requests for part in parts])
-    return Arm(
+    return ArmRecords(
         requests=requests,
         spikes=tuple(window for part in parts for window in part.spikes),
         runs=tuple(number for part in parts for number in part.runs),
@@ -81,7 +83,7 @@ def read_arm(runs: Sequence[SavedRun], numbers: Sequence[int] | None = None) -> 
     )
 
 
-def _read_run(saved: SavedRun, number: int) -> Arm:
+def _read_run(saved: SavedRun, number: int) -> ArmRecords:
     seq_table, scheduled = saved.table("requests", ["seq"]), saved.table("schedule", ["seq"])
     if seq_table is None or seq_table.num_rows == 0:
         raise BenchError(f"{saved.path} has no recorded requests; only a run that sent load can be analysed")
@@ -117,7 +119,7 @@ def _read_run(saved: SavedRun, number: int) -> Arm:
     del schedule
     for part in PARTS:
         columns[f"{part}_ns"] = column(f"{part}_ns")
-    return Arm(
+    return ArmRecords(
         requests=pd.DataFrame(columns, copy=False),
         spikes=spikes,
         runs=(number,),

@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from bench.analysis.backlog import outstanding
-from bench.analysis.load_run import Arm
+from bench.analysis.load_run import ArmRecords
 from bench.analysis.statistics import percentile
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def base_p99(requests: pd.DataFrame) -> float | None:
 
 
 def recovery(
-    arm: Arm,
+    arm: ArmRecords,
     *,
     slo_ns: int | None = None,
     base_p99_ns: float | None = None,
@@ -136,7 +136,7 @@ def recovery(
 
 
 def sensitivity(
-    arm: Arm,
+    arm: ArmRecords,
     *,
     windows_ns: Sequence[int] = (500_000_000, 1_000_000_000, 2_000_000_000),
     eps: Sequence[float] = (0.1, 0.2, 0.5),

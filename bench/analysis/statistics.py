@@ -50,11 +50,6 @@ def samples_needed(percent: float) -> int:
     return math.ceil(round(100 / (100 - percent), 6)) if 50 < percent < 100 else 1
 
 
-def nearest_rank(count: int, percent: float) -> int:
-    """The rank, from 1, of the percentile among `count` values: the smallest with at least that share at or below it."""
-    return max(1, math.ceil(round(count * percent / 100, 9)))
-
-
 def percentile(values: ArrayLike, percent: float) -> float | None:
     """The exact nearest-rank percentile; None with fewer samples than it needs."""
     return percentiles(values, (percent,))[0]
@@ -66,6 +61,11 @@ def percentiles(values: ArrayLike, percents: Sequence[float]) -> tuple[float | N
     return tuple(
         float(ordered[nearest_rank(len(ordered), percent) - 1]) if len(ordered) >= samples_needed(percent) else None for percent in percents
     )
+
+
+def nearest_rank(count: int, percent: float) -> int:
+    """The rank, from 1, of the percentile among `count` values: the smallest with at least that share at or below it."""
+    return max(1, math.ceil(round(count * percent / 100, 9)))
 
 
 def median(values: ArrayLike) -> float:
