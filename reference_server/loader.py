@@ -16,7 +16,7 @@ from reference_server.runtimes import Answer, Engine, Slot, open_runtime
 def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *, trust: Path | None = None) -> Engine:
     """Read, verify and load an engine.
 
-    Phases: `manifest`, `imports`, `library`, `device` (where the runtime has one), `read`, `verify`, `deserialise`.
+    Phases: `manifest`, `imports`, `library`, `device` and `runtime` (where there is one), `read`, `verify`, `deserialise`.
     `trust` is a public key: an unsigned or wrongly signed engine is then refused. Raises EngineRefused or BenchError.
     """
     with phases.phase("manifest"):
@@ -28,7 +28,7 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
             check_signature(engine_dir, trust)
     with phases.phase("imports"):  # our own module for the runtime; its library comes next
         runtime = open_runtime(manifest.runtime)
-    runtime.start(phases)
+    runtime.start(manifest, options, phases)
     with phases.phase("read"):
         engine_bytes = read_file(engine_dir / manifest.engine_file.name)
     with phases.phase("verify"):
@@ -39,7 +39,7 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
             except FileNotFoundError:
                 raise _missing(engine_dir / file.name) from None
             check_bytes(engine_dir, file, found.sha256, found.bytes)
-    return runtime.load(manifest, engine_dir, engine_bytes, options, phases)
+    return runtime.load(manifest, engine_dir, engine_bytes, options, phases, trusted=trust is not None)
 
 
 def read_file(path: Path) -> bytes:

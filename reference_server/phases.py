@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -48,14 +48,25 @@ class Phases:
         self.recorded: list[Phase] = []
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time the body. A body that raises leaves no phase: it did not do what the name says."""
+    def phase(self, name: str, device_bytes: Callable[[], int | None] | None = None) -> Iterator[None]:
+        """Time the body. A body that raises leaves no phase: it did not do what the name says.
+
+        `device_bytes` is asked after the phase, outside its time, by runtimes whose phases take device memory.
+        """
         start = now_ns()
         yield
-        self.add(name, start, now_ns())
+        self.add(name, start, now_ns(), device_bytes)
 
-    def add(self, name: str, start_ns: int, end_ns: int) -> None:
-        self.recorded.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, resident_bytes=resident_bytes()))
+    def add(self, name: str, start_ns: int, end_ns: int, device_bytes: Callable[[], int | None] | None = None) -> None:
+        self.recorded.append(
+            Phase(
+                name=name,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                resident_bytes=resident_bytes(),
+                device_bytes=device_bytes() if device_bytes is not None else None,
+            )
+        )
 
     @property
     def total_ns(self) -> int:

@@ -6,8 +6,8 @@ Levels:
     slot      one more slot on a loaded engine, up to a correct answer
     warm      one run on a slot that was made and used before, borrowed from a warm pool of one slot as the server's requests
               do it (checked too, but after the clock has stopped)
-    floor     no cold start: the engine's bytes read from the file, then copied in memory (what no loader can beat)
-    baseline  one slot in closed loop: rate, p50 and p99 (the engine's manifest keeps them)
+    floor     no cold start: the engine's bytes read from the file, copied in memory, and to the GPU (what no loader can beat)
+    baseline  every probe case checked, then one slot in closed loop: errors, rate, p50 and p99 (the engine's manifest keeps them)
 
 With `--resident` the process gets ready (engine loaded, one slot used), then runs one trial for each level name that it
 reads from standard input, and ends when that ends. Every trial prints an `answer` line at the moment its answer is known
@@ -28,12 +28,12 @@ from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from bench.clock import now_ns  # noqa: E402
-from bench.engine.manifest import Manifest, check_answer  # noqa: E402
-from bench.engine.probe import ProbeCase, read_probe  # noqa: E402
+from bench.engine.manifest import Manifest, check_answer, relative_error  # noqa: E402
+from bench.engine.probe import ProbeCase, count_probe_cases, read_probe  # noqa: E402
 from bench.errors import EXIT_WRONG_INPUT, BenchError, one_sentence  # noqa: E402
 from reference_server.loader import load_engine, run_probe  # noqa: E402
 from reference_server.phases import Phases, resident_bytes  # noqa: E402
-from reference_server.runtimes import Engine, Slot, parse_settings, usable_cores  # noqa: E402
+from reference_server.runtimes import DeviceSpoiled, Engine, Slot, open_runtime, parse_settings, usable_cores  # noqa: E402
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
             process_trial(given.engine, settings, given.trust)
         else:
             Resident(given.engine, settings, given.trust).trial(given.level)
-    except (BenchError, MemoryError, OSError) as error:
+    except (BenchError, DeviceSpoiled, MemoryError, OSError) as error:
         print(f"probe: {one_sentence(error)}", file=sys.stderr)
         return EXIT_WRONG_INPUT
     return 0
@@ -160,6 +160,7 @@ class Resident:
                 self._read_into(memoryview(data))
             with phases.phase("copy_memory"):
                 memoryview(copy)[:] = data
+            open_runtime(self._engine.manifest.runtime).measure_floors(len(data), phases)
             answered = answer_known()
         else:
             raise BenchError(f"a resident process cannot show level {level!r}")
@@ -173,13 +174,21 @@ class Resident:
                     offset += count
 
     def _baseline(self) -> None:
+        errors = dict.fromkeys((t.name for t in self._engine.manifest.outputs), 0.0)
+        for number in range(count_probe_cases(self._engine_dir)):
+            case = read_probe(self._engine_dir, self._engine.manifest, number)
+            answer = run_probe(self._slot, self._engine.manifest, case)
+            for name in errors:
+                errors[name] = max(errors[name], relative_error(case.expected[name], answer.outputs[name]))
+        for _ in range(3):  # back to the first case's shapes
+            self._slot.run(self._case.inputs)
         durations: list[int] = []
         began = now_ns()
         while len(durations) < BASELINE_RUNS and now_ns() - began < BASELINE_LIMIT_NS:
             started = now_ns()
             self._slot.run(self._case.inputs)
             durations.append(now_ns() - started)
-        send({"event": "baseline", "elapsed_ns": now_ns() - began, "durations_ns": durations})
+        send({"event": "baseline", "elapsed_ns": now_ns() - began, "durations_ns": durations, "errors": errors})
 
 
 class WarmPool:

@@ -169,7 +169,7 @@ def test_inference_libraries_only_in_runtimes_and_builders() -> None:
         path
         for path in MODULES
         if not within(module_name(path), "reference_server.runtimes")
-        and not (within(module_name(path), "bench.engine") and path.stem.endswith("_builder"))
+        and not (within(module_name(path), "bench.engine") and (path.stem.endswith("_builder") or path.stem == "precision"))
     ]
     assert not offences(paths, lambda name, _: top_package(name) in INFERENCE_LIBRARIES)
 

@@ -19,7 +19,7 @@ from bench.errors import EXIT_FINE, EXIT_INTERRUPTED, EXIT_INVALID_RUN, EXIT_WRO
 from tests.conftest import BenchCommand
 
 ARMS = "warm-pool,lazy"
-FLAGS = ("--arms", ARMS, "--spikes", "2", "--blocks", "2", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
+FLAGS = ("--arms", ARMS, "--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
@@ -66,30 +66,27 @@ def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str,
     assert f"another bench burst is running (process {process.pid})" in second.stderr
     assert end(process, signal.SIGKILL) == -signal.SIGKILL
 
-    before = finished(folder)
     half = summarize(open_subject(folder))
-    assert half.partial and half.missing_runs == 4 - len(before) > 0
+    assert half.partial and half.missing_runs == 1
     assert bench_command("check", folder).returncode == EXIT_INVALID_RUN
     told = bench_command("report", folder, "--markdown").stdout
     assert "missing" in told and "not finished" in told
 
     process = start(bench_environment, tmp_path, "--resume", folder)
-    wait_for(lambda: len(finished(folder)) > len(before) and bool(family_of(process)), process)
-    code = end(process, signal.SIGINT)
-    if len(finished(folder)) < 4:
-        assert code == EXIT_INTERRUPTED
-        assert json.loads((folder / "summary.json").read_text())["missing_runs"] > 0
-        assert (folder / "report.html").stat().st_size > 10_000
+    wait_for(lambda: any(folder.glob("runs/*.partial/*.partial/requests.arrows")), process)
+    assert end(process, signal.SIGINT) == EXIT_INTERRUPTED
+    assert json.loads((folder / "summary.json").read_text())["missing_runs"] == 1
+    assert (folder / "report.html").stat().st_size > 10_000
 
     done = bench_command("burst", "--resume", folder, "--json")
     assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
     whole = folder.with_suffix("")
-    assert not folder.exists() and len(finished(whole)) == 4
+    assert not folder.exists() and len(finished(whole)) == 2
     printed = json.loads(done.stdout)
     kept = json.loads((whole / "summary.json").read_text())
     assert printed == {"run": str(whole), **kept}
     assert (kept["missing_runs"], kept["partial"], kept["on_cpu"]) == (0, False, True)
-    assert [arm["name"] for arm in kept["arms"]] == ["warm-pool", "lazy"]
+    assert [arm["name"] for arm in kept["arms"]] == ["warm-pool", "lazy"]  # as asked for, whichever came first
     assert kept == json.loads(json.dumps(summarize(open_subject(whole)).to_json()))
     for arm in kept["arms"]:
         every = arm["latency"][0]
@@ -97,6 +94,5 @@ def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str,
         assert arm["memory"][0]["median"] > 10_000_000
     lazy = kept["arms"][1]
     assert lazy["pool"]["loaded_share"] > 0  # each block's server loads at its first request
-    # Blocks of both arms had the same arrivals, in another order of the arms or not.
     assert kept["arms"][0]["latency"][0]["arrivals"] == lazy["latency"][0]["arrivals"]
     assert (whole / "report.html").stat().st_size < 3_000_000

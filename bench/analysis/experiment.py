@@ -19,7 +19,7 @@ from bench.analysis.backlog import Backlog, backlog
 from bench.analysis.compare import P99Comparison, compare_p99
 from bench.analysis.goodput import Goodput, goodput
 from bench.analysis.latency import Latency, latency
-from bench.analysis.load_run import Arm, read_arm
+from bench.analysis.load_run import ArmRecords, read_arm
 from bench.analysis.memory import Memory, memory, per_slot_between
 from bench.analysis.pool import PoolUse, pool_use
 from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
@@ -214,7 +214,7 @@ def _single(saved: SavedRun, slo_ns: int | None) -> Subject:
     )
 
 
-def summarize(subject: Subject, look: Callable[[ArmFiles, Arm], None] | None = None) -> ExperimentSummary:
+def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | None = None) -> ExperimentSummary:
     """Read every arm, judge every run, compare each arm with the first. `look` is shown each arm's rows while they are
     in memory (for pictures). Raises BenchError where a run's records are damaged."""
     from bench.analysis.verdict import verdict
@@ -257,7 +257,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, Arm], None] | None = N
     return dataclasses.replace(summary, sentence=verdict(summary))
 
 
-def summarize_arm(files: ArmFiles, arm: Arm, slo_ns: int | None) -> ArmSummary:
+def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSummary:
     """Every figure of one arm."""
     backlogs = backlog(arm)
     starts = [run.run["server"] for run in files.runs if (run.run.get("server") or {}).get("ready_ns") is not None]
@@ -281,7 +281,7 @@ def summarize_arm(files: ArmFiles, arm: Arm, slo_ns: int | None) -> ArmSummary:
     )
 
 
-def recovery_window_ns(arm: Arm) -> int:
+def recovery_window_ns(arm: ArmRecords) -> int:
     """1 s, or less where spikes come so close that six windows do not fit between most of them (but at least 50 ms)."""
     gaps = []
     for run, duration_ns in zip(arm.runs, arm.durations_ns, strict=True):

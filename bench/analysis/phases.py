@@ -24,6 +24,8 @@ _FLOORS = (
     ("read file, pages dropped", "floor-disk", "read_file"),
     ("read file, pages warm", "floor", "read_file"),
     ("copy in memory", "floor", "copy_memory"),
+    ("copy to the GPU", "floor", "copy_to_device_pageable"),
+    ("the same, pinned", "floor", "copy_to_device_pinned"),
 )
 UNATTRIBUTED_LIMIT = 0.03
 OUTSIDE_LIMIT = 0.03
@@ -132,11 +134,12 @@ def summarize(table: pa.Table, variants: Sequence[str], requested_trials: int, w
     present = set(zip(rows.columns["variant"].tolist(), rows.columns["level"].tolist(), strict=True))
     order = ("server", "process-disk", "process", "engine", "slot", "warm")
     levels = tuple(_level(rows, v, level) for v in variants for level in order if (v, level) in present)
+    measured = set(zip(*(rows.columns[name].tolist() for name in ("variant", "level", "phase")), strict=True))
     floors = {
         f"{variant} {name}".strip(): _spread(rows.totals(variant, level, phase))
         for variant in variants
         for name, level, phase in _FLOORS
-        if (variant, level) in present
+        if (variant, level, phase) in measured
     }
     return ColdStartSummary(
         sentence=_sentence(levels, variants),

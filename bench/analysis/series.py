@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from bench.analysis.latency import Ecdf, ecdf
-from bench.analysis.load_run import Arm, SpikeWindow
+from bench.analysis.load_run import ArmRecords, SpikeWindow
 from bench.analysis.memory import memory_over_time
 from bench.analysis.statistics import nearest_rank
 
@@ -73,7 +73,7 @@ def common_block(arms: tuple[ArmFiles, ...]) -> int:
     return min(shared or set.union(*present))
 
 
-def arm_series(files: ArmFiles, arm: Arm, block: int) -> ArmSeries:
+def arm_series(files: ArmFiles, arm: ArmRecords, block: int) -> ArmSeries:
     """The series of one arm; of its first run where it has not got `block`."""
     number = block if block in arm.runs else arm.runs[0]
     place = arm.runs.index(number)
@@ -115,7 +115,7 @@ def _windows(intended: NDArray[np.int64], response: NDArray[np.float64], window_
     return pd.DataFrame({"start_ns": starts, "p50": rows[:, 0], "p99": rows[:, 1], "largest": rows[:, 2]})
 
 
-def _profile(arm: Arm) -> SpikeProfile | None:
+def _profile(arm: ArmRecords) -> SpikeProfile | None:
     if not arm.spikes:
         return None
     hold = float(np.median([spike.end_ns - spike.start_ns for spike in arm.spikes]))

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from bench.records import RunFolder
 
 
+_BUILD_KEYS = ("optimize", "precision")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vary:
-    """One `--vary KEY=A,B`: `optimize` is a build option, an upper-case key an environment variable, any other a setting."""
+    """One `--vary KEY=A,B`: a build option (optimize, precision), an environment variable (upper case), or a runtime setting."""
 
     key: str
     values: tuple[str, ...]
@@ -47,7 +50,9 @@ def coldstart(
     trials: Annotated[int, typer.Option(help="Trials of each level.")] = 20,
     vary: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B", help="Repeat all for each value: optimize, a runtime setting, or an environment VARIABLE."),
+        typer.Option(
+            metavar="KEY=A,B", help="Repeat all for each value: optimize, precision, a runtime setting, or an environment VARIABLE."
+        ),
     ] = None,
     gate: Annotated[
         list[str] | None, typer.Option(metavar="'LEVEL.p50 < BOUND'", help="Exit 1 where a bound is missed; repeatable.")
@@ -56,6 +61,8 @@ def coldstart(
     results: options.Results = Path("results"),
     runtime: options.Runtime = "onnxruntime",
     optimize: options.Optimize = "all",
+    precision: options.Precision = "fp32",
+    module: options.Module = "tensorrt",
     shape: options.Shape = None,
     values: options.Input = None,
     name: options.Name = None,
@@ -76,12 +83,21 @@ def coldstart(
 
     bench coldstart model.onnx --shape ids=1x128 --vary threads=1,2 --trials 30
     """
+    from bench.engine.request import TensorrtOptions
     from bench.engine.resolve import BuildOptions
     from bench.units import parse_duration_ns
 
     run_coldstart(
         subject,
-        BuildOptions.from_flags(runtime=runtime, optimize=optimize, name=name, shapes=shape or [], inputs=values or [], seed=0),
+        BuildOptions.from_flags(
+            runtime=runtime,
+            optimize=optimize,
+            name=name,
+            shapes=shape or [],
+            inputs=values or [],
+            seed=0,
+            tensorrt=TensorrtOptions(precision=precision, module=module),
+        ),
         levels=[one for text in level or [] for one in text.split(",")],
         trials=trials,
         varied=parse_vary(vary or []),
@@ -203,12 +219,13 @@ def make_variants(
     variants = []
     for combination in itertools.product(*(vary.values for vary in varied)):
         chosen = dict(zip((vary.key for vary in varied), combination, strict=True))
-        options_here = dataclasses.replace(build_options, optimize=chosen.get("optimize", build_options.optimize))
+        tensorrt = dataclasses.replace(build_options.tensorrt, precision=chosen.get("precision", build_options.tensorrt.precision))
+        options_here = dataclasses.replace(build_options, optimize=chosen.get("optimize", build_options.optimize), tensorrt=tensorrt)
         variants.append(
             Variant(
                 label=" ".join(f"{key}={value}" for key, value in chosen.items()),
                 engine_dir=resolve(subject, options_here),
-                settings={**fixed, **{k: v for k, v in chosen.items() if k != "optimize" and not k.isupper()}},
+                settings={**fixed, **{k: v for k, v in chosen.items() if k not in _BUILD_KEYS and not k.isupper()}},
                 environment={k: v for k, v in chosen.items() if k.isupper()},
             )
         )

@@ -7,15 +7,19 @@ from typing import Annotated
 
 import typer
 
-Runtime = Annotated[str, typer.Option(help="What runs the engine: onnxruntime.")]
+Runtime = Annotated[str, typer.Option(help="What runs the engine: onnxruntime or tensorrt.")]
 Optimize = Annotated[str, typer.Option(help="Graph optimisation when the engine is built: all, basic or none.")]
 Shape = Annotated[
     list[str] | None,
     typer.Option(
-        "--shape", metavar="NAME=SIZES", help="Shape of an input: NAME=1x128, or NAME=min:opt:max. A first dynamic axis is the batch."
+        "--shape",
+        metavar="NAME=SIZES",
+        help="Shape of an input: NAME=1x128, or NAME=min:opt:max; a comma begins the next profile. A first dynamic axis is the batch.",
     ),
 ]
 Input = Annotated[list[str] | None, typer.Option("--input", metavar="NAME=VALUES", help="Values of an input: uniform:LO:HI or FILE.npz.")]
+Precision = Annotated[str, typer.Option(help="Of a TensorRT engine: fp32 (in TF32), fp16 or int8.")]
+Module = Annotated[str, typer.Option(help="Of a TensorRT engine: tensorrt, or tensorrt_rtx, which builds without a GPU.")]
 Name = Annotated[str | None, typer.Option(help="The model's name; else the file's stem.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random input values.")]
 Results = Annotated[Path, typer.Option(help="Folder that the run's own folder is made in.")]

@@ -9,13 +9,12 @@ import dataclasses
 import platform
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.clock import now_ns, utc_now
-from bench.engine import onnxruntime_builder
+from bench.engine import onnxruntime_builder, tensorrt_builder
 from bench.engine.manifest import (
     PROBE_FILE,
     SCHEMA_VERSION,
@@ -24,36 +23,34 @@ from bench.engine.manifest import (
     ShapeRange,
     Tensor,
     axis_sizes,
-    cpu_device,
     describe_file,
     write_manifest,
 )
-from bench.engine.shapes import InputSource, make_values, parse_input, resolve_shapes
+from bench.engine.request import BuildRequest, Built, Progress, Work
+from bench.engine.shapes import InputSource, make_values, parse_input, resolve_profiles
 from bench.engine.source import SourceModel, read_source
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FP32_TOLERANCE = 1e-3
 
-Progress = Callable[[str], None]
+class Builder(Protocol):
+    """What a module of this folder offers that builds for one runtime."""
+
+    def check_options(self, request: BuildRequest) -> None:
+        """Raises BenchError for options that this builder does not take."""
+        ...
+
+    def build(self, request: BuildRequest, work: Work, progress: Progress) -> Built:
+        """Write the engine's files into `work.directory` and check what can be checked without running the engine.
+
+        Raises BenchError, with the place and the reason, for a graph that the builder refuses.
+        """
+        ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRequest:
-    """What to build. `shapes` and `inputs` are the texts of `--shape` and `--input` by tensor name."""
-
-    model: Path
-    runtime: str = "onnxruntime"
-    optimize: str = "all"
-    name: str | None = None
-    version: str = "1"
-    shapes: Mapping[str, str] = field(default_factory=dict)
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    seed: int = 0
-    sign_with: Path | None = None
-    replace: bool = False
+BUILDERS: Mapping[str, Builder] = {"onnxruntime": onnxruntime_builder, "tensorrt": tensorrt_builder}
 
 
 def build_engine(
@@ -69,10 +66,14 @@ def build_engine(
     replaced = workplace.with_suffix(".replaced")
     workplace.mkdir()
     try:
-        manifest = _build_into(workplace, request, progress)
-        progress("measuring one slot")
-        manifest = dataclasses.replace(manifest, baseline=measure(workplace))
-        write_manifest(workplace, manifest)
+        manifest, runs_here = _build_into(workplace, request, progress)
+        if runs_here:
+            progress("measuring one slot")
+            baseline = measure(workplace)
+            manifest = dataclasses.replace(
+                manifest, baseline=baseline, parity_error=max(baseline.errors.values(), default=manifest.parity_error)
+            )
+            write_manifest(workplace, manifest)
         if request.sign_with is not None:
             from bench.engine.signature import sign_manifest
 
@@ -90,10 +91,9 @@ def build_engine(
 
 def check_request(request: BuildRequest, directory: Path) -> None:
     """All that can be known to be wrong before the long work starts. Raises BenchError."""
-    if request.runtime != "onnxruntime":
-        raise BenchError(f"--runtime {request.runtime} cannot build here: this build knows onnxruntime")
-    if request.optimize not in onnxruntime_builder.OPTIMIZE_LEVELS:
-        raise BenchError(f"--optimize {request.optimize} is not one of {', '.join(onnxruntime_builder.OPTIMIZE_LEVELS)}")
+    if request.runtime not in BUILDERS:
+        raise BenchError(f"--runtime {request.runtime} cannot build here: this build knows {', '.join(BUILDERS)}")
+    BUILDERS[request.runtime].check_options(request)
     if directory.exists() and not request.replace:
         raise BenchError(f"{directory} exists already and is not overwritten; name another with -o, or say --force")
     if directory.exists() and not (directory / "manifest.json").exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -104,89 +104,81 @@ def check_request(request: BuildRequest, directory: Path) -> None:
         read_private_key(request.sign_with)
 
 
-def _build_into(workplace: Path, request: BuildRequest, progress: Progress) -> Manifest:
+def _build_into(workplace: Path, request: BuildRequest, progress: Progress) -> tuple[Manifest, bool]:
+    """The manifest of the engine built, and whether the engine can run on this machine."""
     import numpy as np
 
     started = now_ns()
     progress("reading the model")
     source = read_source(request.model)
-    ranges = resolve_shapes(source.inputs, request.shapes)
-    cases = _cases(source, ranges, request)
+    profiles = resolve_profiles(source.inputs, request.shapes)
+    sources = _input_sources(request, source)
+    cases = _cases(source, profiles, sources, request.seed)
     progress("running the source model")
     answers = onnxruntime_builder.reference_answers(source, cases)
     source = dataclasses.replace(source, outputs=_observed_outputs(source, cases, answers))
-    progress("optimising the graph")
-    paths = onnxruntime_builder.optimize(source, request.optimize, workplace)
-    progress("comparing with the source model")
-    errors = onnxruntime_builder.parity_error(paths[0], cases, answers)
-    parity = max(errors.values())
-    tolerance = _tolerance(source, errors)
     arrays: dict[str, NDArray[Any]] = {}
     for number, (case, answer) in enumerate(zip(cases, answers, strict=True)):
         arrays |= {f"{number}/input/{name}": value for name, value in case.items()}
         arrays |= {f"{number}/output/{name}": value for name, value in answer.items()}
     if any(array.dtype == object for array in arrays.values()):
         raise BenchError(f"{request.model} has string tensors, which cannot be kept in a probe without pickled objects")
+    work = Work(source=source, profiles=profiles, input_sources=sources, cases=cases, answers=answers, directory=workplace)
+    built = BUILDERS[request.runtime].build(request, work, progress)
     np.savez(workplace / PROBE_FILE, allow_pickle=False, **arrays)
-    device, features = cpu_device()
-    files = [describe_file(path) for path in paths] + [describe_file(workplace / PROBE_FILE)]
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         name=request.name or request.model.stem,
         version=request.version,
         source_sha256=source.sha256,
-        files=tuple(files),
+        files=(*map(describe_file, built.files), describe_file(workplace / PROBE_FILE)),
         runtime=request.runtime,
-        runtime_version=onnxruntime_builder.runtime_version(),
-        precision=source.precision,
-        device=device,
-        device_features=features,
+        runtime_version=built.runtime_version,
+        precision=built.precision,
+        device=built.device,
+        device_features=built.device_features,
         inputs=source.inputs,
         outputs=source.outputs,
-        profiles=(ranges,),
-        options={"optimize": request.optimize, "seed": str(request.seed)},
-        tolerance=tolerance,
-        parity_error=parity,
+        profiles=profiles,
+        options={**built.options, "seed": str(request.seed)},
+        tolerance=built.tolerance,
+        parity_error=built.parity_error,
         built_at=utc_now(),
         build_duration_ns=now_ns() - started,
         host=platform.node(),
         baseline=None,
+        details=built.details,
     )
     write_manifest(workplace, manifest)
-    return manifest
+    return manifest, built.runs_here
 
 
-def _tolerance(source: SourceModel, errors: Mapping[str, float]) -> float:
-    """1e-3 for fp32; for other precisions twice what was measured, and never below that. Raises BenchError for fp32."""
-    worst = max(errors, key=lambda name: errors[name])
-    if source.precision != "fp32" and errors[worst] < 0.1:
-        return max(FP32_TOLERANCE, 2 * errors[worst])
-    if not errors[worst] <= FP32_TOLERANCE:
-        raise BenchError(
-            f"{source.path}: the optimised engine's output {worst!r} is off by {errors[worst]:.3g} relative "
-            f"(at most {FP32_TOLERANCE:g} is allowed); outputs near zero may need realistic values with --input, else try --optimize basic"
-        )
-    return FP32_TOLERANCE
+def _input_sources(request: BuildRequest, source: SourceModel) -> dict[str, InputSource]:
+    sources = {name: parse_input(name, text) for name, text in request.inputs.items()}
+    names = [t.name for t in source.inputs]
+    unknown = [name for name in sources if name not in names]
+    if unknown:
+        raise BenchError(f"--input names {unknown[0]!r}, but the model's inputs are {', '.join(names)}")
+    return sources
 
 
-def _cases(source: SourceModel, ranges: Mapping[str, ShapeRange], request: BuildRequest) -> list[dict[str, NDArray[Any]]]:
-    """The probe's inputs: one case each for the smallest, the most frequent and the largest shapes, where they differ."""
+def _cases(
+    source: SourceModel, profiles: Sequence[Mapping[str, ShapeRange]], sources: Mapping[str, InputSource], seed: int
+) -> list[dict[str, NDArray[Any]]]:
+    """The probe's inputs: one case each for the smallest, the most frequent and the largest shapes of each profile, where they differ."""
     import numpy as np
 
-    sources = {name: parse_input(name, text) for name, text in request.inputs.items()}
-    unknown = [name for name in sources if name not in ranges]
-    if unknown:
-        raise BenchError(f"--input names {unknown[0]!r}, but the model's inputs are {', '.join(ranges)}")
     cases: list[dict[str, NDArray[Any]]] = []
     seen: set[tuple[tuple[int, ...], ...]] = set()
-    for kind in ("min", "opt", "max"):
-        shapes = {name: getattr(shape_range, kind) for name, shape_range in ranges.items()}
-        key = tuple(shapes.values())
-        if key in seen:
-            continue
-        seen.add(key)
-        generator = np.random.default_rng([request.seed, len(cases)])
-        cases.append({t.name: make_values(t, shapes[t.name], sources.get(t.name, InputSource()), generator) for t in source.inputs})
+    for profile in profiles:
+        for kind in ("min", "opt", "max"):
+            shapes = {name: getattr(shape_range, kind) for name, shape_range in profile.items()}
+            key = tuple(shapes.values())
+            if key in seen:
+                continue
+            seen.add(key)
+            generator = np.random.default_rng([seed, len(cases)])
+            cases.append({t.name: make_values(t, shapes[t.name], sources.get(t.name, InputSource()), generator) for t in source.inputs})
     return cases
 
 

@@ -17,7 +17,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +93,43 @@ class EngineFile:
 class Baseline:
     """What one slot did when the engine was built: closed loop, one request after the other, on the build host.
 
-    `p99_ns` is None with fewer than 100 samples.
+    `p99_ns` is None with fewer than 100 samples. `errors` is the largest relative error of each output over all probe cases.
     """
 
     rate_per_s: float
     p50_ns: int
     p99_ns: int | None
     samples: int
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildDetails:
+    """How an engine was made, for people and for the checks before it is loaded.
+
+    `source_nodes` are the operators of the user's graph, `network_layers` those that the builder saw after conversion, and
+    `engine_layers` what is executed. `layer_precisions` counts executed layers by precision, where the runtime tells
+    (`precision_evidence` says who told). `conversion_errors` is the converted graph against the source, both in ONNX
+    Runtime on the CPU, by output; empty where nothing was converted.
+    """
+
+    versions: Mapping[str, str]
+    gpu: str | None = None
+    driver: str | None = None
+    flags: tuple[str, ...] = ()
+    conversion_errors: Mapping[str, float] = field(default_factory=dict)
+    source_nodes: int | None = None
+    network_layers: int | None = None
+    engine_layers: int | None = None
+    layer_precisions: Mapping[str, int] = field(default_factory=dict)
+    precision_evidence: str | None = None
+
+    @property
+    def share_fused(self) -> float | None:
+        """The share of the source's operators that are no longer executed on their own; None where not known."""
+        if not self.source_nodes or self.engine_layers is None:
+            return None
+        return max(0.0, 1 - self.engine_layers / self.source_nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +156,7 @@ class Manifest:
     build_duration_ns: int
     host: str
     baseline: Baseline | None
+    details: BuildDetails | None = None
 
     @property
     def engine_file(self) -> EngineFile:
@@ -135,7 +166,8 @@ class Manifest:
     @property
     def title(self) -> str:
         """What every number about this engine belongs to."""
-        return f"{self.name}, {self.runtime} {self.runtime_version}, {self.precision}, {self.device}"
+        library = self.options.get("module", self.runtime)
+        return f"{self.name}, {library} {self.runtime_version}, {self.precision}, {self.device}"
 
     @property
     def engine_files(self) -> tuple[EngineFile, ...]:
@@ -257,6 +289,8 @@ def parse_manifest(raw: dict[str, Any]) -> Manifest:
         raise ValueError("it has no profile of shapes for all inputs")
     fields["tolerance"], fields["parity_error"] = float(raw["tolerance"]), float(raw["parity_error"])
     fields["baseline"] = Baseline(**raw["baseline"]) if raw["baseline"] is not None else None
+    if raw.get("details") is not None:
+        fields["details"] = BuildDetails(**{**raw["details"], "flags": tuple(raw["details"]["flags"])})
     return Manifest(**fields)
 
 

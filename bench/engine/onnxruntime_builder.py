@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.engine.manifest import relative_error
+from bench.engine.manifest import BuildDetails, cpu_device, relative_error
+from bench.engine.precision import count_nodes
+from bench.engine.request import BuildRequest, Built, Progress, TensorrtOptions, Work
 from bench.engine.source import SourceModel
 from bench.errors import BenchError
 
@@ -18,7 +20,51 @@ ENGINE_FILE = "model.onnx"
 WEIGHTS_FILE = "model.weights"
 OPTIMIZE_LEVELS = ("all", "basic", "none")
 _GRAPH_LEVEL = {"all": "ORT_ENABLE_ALL", "basic": "ORT_ENABLE_BASIC", "none": "ORT_DISABLE_ALL"}
+FP32_TOLERANCE = 1e-3
 _ONE_FILE_LIMIT_BYTES = 1_900_000_000  # protobuf cannot hold 2 GiB; weights beyond this go into a file of their own
+
+
+def check_options(request: BuildRequest) -> None:
+    """Raises BenchError."""
+    if request.optimize not in OPTIMIZE_LEVELS:
+        raise BenchError(f"--optimize {request.optimize} is not one of {', '.join(OPTIMIZE_LEVELS)}")
+    if request.tensorrt != TensorrtOptions():
+        raise BenchError("precision, workspace, timing cache and the like are options of --runtime tensorrt")
+
+
+def build(request: BuildRequest, work: Work, progress: Progress) -> Built:
+    """Optimise the graph and compare it with its source. Raises BenchError."""
+    source = work.source
+    progress("optimising the graph")
+    paths = optimize(source, request.optimize, work.directory)
+    progress("comparing with the source model")
+    errors = parity_error(paths[0], work.cases, work.answers)
+    device, features = cpu_device()
+    version = runtime_version()
+    return Built(
+        files=tuple(paths),
+        precision=source.precision,
+        runtime_version=version,
+        device=device,
+        device_features=features,
+        options={"optimize": request.optimize},
+        tolerance=_tolerance(source, errors),
+        parity_error=max(errors.values()),
+        details=BuildDetails(versions={"onnxruntime": version}, source_nodes=count_nodes(source.path), engine_layers=count_nodes(paths[0])),
+    )
+
+
+def _tolerance(source: SourceModel, errors: Mapping[str, float]) -> float:
+    """1e-3 for fp32; for other precisions twice what was measured, and never below that. Raises BenchError for fp32."""
+    worst = max(errors, key=lambda name: errors[name])
+    if source.precision != "fp32" and errors[worst] < 0.1:
+        return max(FP32_TOLERANCE, 2 * errors[worst])
+    if not errors[worst] <= FP32_TOLERANCE:
+        raise BenchError(
+            f"{source.path}: the optimised engine's output {worst!r} is off by {errors[worst]:.3g} relative "
+            f"(at most {FP32_TOLERANCE:g} is allowed); outputs near zero may need realistic values with --input, else try --optimize basic"
+        )
+    return FP32_TOLERANCE
 
 
 def reference_answers(source: SourceModel, cases: Sequence[Mapping[str, NDArray[Any]]]) -> list[dict[str, NDArray[Any]]]:
@@ -45,13 +91,16 @@ def optimize(source: SourceModel, level: str, directory: Path) -> list[Path]:
 
 
 def parity_error(
-    engine_path: Path, cases: Sequence[Mapping[str, NDArray[Any]]], expected: Sequence[Mapping[str, NDArray[Any]]]
+    engine_path: Path,
+    cases: Sequence[Mapping[str, NDArray[Any]]],
+    expected: Sequence[Mapping[str, NDArray[Any]]],
+    what: str = "the optimised engine",
 ) -> dict[str, float]:
-    """The largest relative error of each output over all cases, of the engine as it will be loaded."""
-    session = _session(engine_path, "none", "the optimised engine")
+    """The largest relative error of each output over all cases, of a graph run as it is. `what` names it in a refusal."""
+    session = _session(engine_path, "none", what)
     worst = dict.fromkeys(expected[0], 0.0)
     for case, wanted in zip(cases, expected, strict=True):
-        answer = _run(session, list(wanted), case, "the optimised engine")
+        answer = _run(session, list(wanted), case, what)
         for name in wanted:
             worst[name] = max(worst[name], relative_error(wanted[name], answer[name]))
     return worst

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import bench
-from bench.engine.build import BuildRequest, Progress, build_engine
+from bench.engine.build import build_engine
 from bench.engine.manifest import MANIFEST_FILE, SCHEMA_VERSION, Baseline, cpu_device, describe_file, read_manifest
+from bench.engine.request import BuildRequest, Progress, TensorrtOptions
 from bench.engine.shapes import parse_assignments
 from bench.engine.source import source_digest
 from bench.errors import BenchError
@@ -42,10 +43,19 @@ class BuildOptions:
     shapes: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    tensorrt: TensorrtOptions = field(default_factory=TensorrtOptions)
 
     @classmethod
     def from_flags(
-        cls, *, runtime: str, optimize: str, name: str | None, shapes: Sequence[str], inputs: Sequence[str], seed: int
+        cls,
+        *,
+        runtime: str,
+        optimize: str,
+        name: str | None,
+        shapes: Sequence[str],
+        inputs: Sequence[str],
+        seed: int,
+        tensorrt: TensorrtOptions | None = None,
     ) -> BuildOptions:
         """Raises BenchError for a flag that is not NAME=VALUE."""
         return cls(
@@ -55,6 +65,7 @@ class BuildOptions:
             shapes=parse_assignments(shapes, "--shape"),
             inputs=parse_assignments(inputs, "--input"),
             seed=seed,
+            tensorrt=tensorrt or TensorrtOptions(),
         )
 
 
@@ -68,7 +79,7 @@ def resolve_engine(subject: str, options: BuildOptions, progress: Progress = lam
     request, origin = build_request(subject, options)
     key = hashlib.sha256(
         json.dumps(
-            [SCHEMA_VERSION, bench.__version__, origin, _version(request.runtime), cpu_device(), dataclasses.asdict(options)], default=str
+            [SCHEMA_VERSION, bench.__version__, origin, _builder(request), cpu_device(), dataclasses.asdict(options)], default=str
         ).encode()
     ).hexdigest()[:12]
     name = request.name or request.model.stem
@@ -126,6 +137,7 @@ def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, st
         shapes=shapes,
         inputs=inputs,
         seed=options.seed,
+        tensorrt=options.tensorrt,
     )
     return request, origin
 
@@ -146,6 +158,8 @@ def measure_baseline(engine_dir: Path) -> Baseline:
     from bench.analysis.statistics import percentile
 
     command = module_command("reference_server.probe", str(engine_dir), "--level", "baseline")
+    if read_manifest(engine_dir).options.get("version_compatible") == "on":
+        command += ["--set", "trust_host_code=on"]  # the lean runtime inside the plan: this very command had it put there
     with Child(command, child_environment()) as child:
         line, _ = child.read_line(BASELINE_TIMEOUT_S)
     event = json.loads(line)
@@ -156,7 +170,19 @@ def measure_baseline(engine_dir: Path) -> Baseline:
         p50_ns=int(p50 or 0),
         p99_ns=None if p99 is None else int(p99),
         samples=len(durations),
+        errors=event["errors"],
     )
+
+
+def _builder(request: BuildRequest) -> list[str]:
+    """What an engine depends on besides its model and options: the builder's version, and for a GPU's engine the GPU."""
+    if request.runtime != "tensorrt":
+        return [_version(request.runtime)]
+    from bench.engine.tensorrt_plan import find_gpu
+
+    module = request.tensorrt.module.replace("_", "-")
+    versions = [_version(f"{module}{suffix}") for suffix in ("", "-bindings", "-cu12", "-cu13")]
+    return [*versions, *sorted((find_gpu() or {}).values())]
 
 
 def _version(package: str) -> str:

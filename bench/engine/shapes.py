@@ -2,6 +2,7 @@
 
     --shape input_ids=1x128                          one shape
     --shape input=1x3x224x224:4x...:8x...            smallest, most frequent and largest; `...` keeps the axes of the first
+    --shape input=1x3x224x224,2x3x224x224:4x...:8x...    two profiles: a comma begins the next one
     --input input_ids=uniform:0:30521                seeded values between two bounds (both included for integers)
     --input image=FILE.npz                           an array of that name in an .npz file, or the only one in it
 
@@ -73,6 +74,22 @@ def _sizes(text: str, first: tuple[int, ...], whole: str, flag: str) -> tuple[in
     if 0 in sizes:
         raise BenchError(f"{flag} {whole!r}: an axis of size 0 holds nothing to infer")
     return sizes
+
+
+def resolve_profiles(tensors: Sequence[Tensor], given: Mapping[str, str]) -> tuple[dict[str, ShapeRange], ...]:
+    """One range of shapes an input and profile. An input given once for several profiles has that shape in all of them.
+
+    Raises BenchError.
+    """
+    split = {name: text.split(",") for name, text in given.items()}
+    count = max((len(parts) for parts in split.values()), default=1)
+    for name, parts in split.items():
+        if len(parts) not in (1, count):
+            raise BenchError(f"--shape {name}={given[name]} names {len(parts)} profiles, another input names {count}")
+    return tuple(
+        resolve_shapes(tensors, {name: parts[number] if len(parts) > 1 else parts[0] for name, parts in split.items()})
+        for number in range(count)
+    )
 
 
 def resolve_shapes(tensors: Sequence[Tensor], given: Mapping[str, str]) -> dict[str, ShapeRange]:

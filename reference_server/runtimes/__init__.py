@@ -21,7 +21,7 @@ from reference_server.phases import Phases
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-RUNTIMES = ("onnxruntime", "synthetic")
+RUNTIMES = ("onnxruntime", "synthetic", "tensorrt")
 
 
 class DeviceSpoiled(Exception):
@@ -65,16 +65,35 @@ class Runtime(Protocol):
 
     version: str
 
-    def start(self, phases: Phases) -> None:
-        """Import the library (`library`) and initialise the device (`device`, where there is one). Repeatable."""
+    def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
+        """Get ready for this engine: import the library (`library`), initialise the device (`device`, where there is one). Repeatable.
+
+        Refuses an engine of another device or version where it can tell before the engine is read.
+        """
         ...
 
-    def load(self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases) -> Engine:
-        """Make a loaded engine of verified bytes (`deserialise`). Raises EngineRefused or BenchError."""
+    def load(
+        self,
+        manifest: Manifest,
+        engine_dir: Path,
+        engine_bytes: bytes,
+        options: Mapping[str, str],
+        phases: Phases,
+        *,
+        trusted: bool = False,
+    ) -> Engine:
+        """Make a loaded engine of verified bytes (`deserialise`). Raises EngineRefused or BenchError.
+
+        `trusted`: the engine's signature was checked, so that it may bring code of its own.
+        """
         ...
 
     def device_bytes(self) -> int | None:
-        """Device memory that this process holds, None where there is no device or it does not tell. Any thread may ask."""
+        """Device memory in use, None where there is no device or it does not tell. Any thread may ask."""
+        ...
+
+    def measure_floors(self, size: int, phases: Phases) -> None:
+        """Phases that no load of `size` bytes can beat: `copy_to_device_pageable`, `copy_to_device_pinned`; none without a device."""
         ...
 
 

@@ -129,7 +129,7 @@ class OrtRuntime:
 
     version = ""
 
-    def start(self, phases: Phases) -> None:
+    def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
         with phases.phase("library"):
             import onnxruntime
 
@@ -140,7 +140,19 @@ class OrtRuntime:
     def device_bytes(self) -> int | None:
         return None
 
-    def load(self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases) -> OrtEngine:
+    def measure_floors(self, size: int, phases: Phases) -> None:
+        """There is no device to copy to."""
+
+    def load(
+        self,
+        manifest: Manifest,
+        engine_dir: Path,
+        engine_bytes: bytes,
+        options: Mapping[str, str],
+        phases: Phases,
+        *,
+        trusted: bool = False,
+    ) -> OrtEngine:
         import onnxruntime
 
         check_runtime_version(manifest, onnxruntime.__version__)

@@ -116,15 +116,25 @@ class SyntheticRuntime:
         self._loads = 0
         self._lock = threading.Lock()
 
-    def start(self, phases: Phases) -> None:
+    def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
         with phases.phase("library"):
             import numpy  # noqa: F401  (what a real library would import too)
 
     def device_bytes(self) -> int | None:
         return None
 
+    def measure_floors(self, size: int, phases: Phases) -> None:
+        """There is no device to copy to."""
+
     def load(
-        self, manifest: Manifest, engine_dir: Path, engine_bytes: bytes, options: Mapping[str, str], phases: Phases
+        self,
+        manifest: Manifest,
+        engine_dir: Path,
+        engine_bytes: bytes,
+        options: Mapping[str, str],
+        phases: Phases,
+        *,
+        trusted: bool = False,
     ) -> SyntheticEngine:
         check_runtime_version(manifest, self.version)
         parse_options(SyntheticOptions, options)
