@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.analysis.experiment import open_subject, summarize
+from bench.analysis.experiment import summarize
+from bench.analysis.subject import open_subject
 from bench.errors import EXIT_FINE, EXIT_INTERRUPTED, EXIT_INVALID_RUN, EXIT_WRONG_INPUT
 from tests.conftest import BenchCommand
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.analysis.experiment import ExperimentSummary, open_subject, summarize
+from bench.analysis.experiment import ExperimentSummary, summarize
+from bench.analysis.subject import open_subject
 from bench.errors import BenchError
 from tests.experiments import MS, S, arrivals, cold_and_warm, write_experiment
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.analysis.experiment import open_subject, summarize
+from bench.analysis.experiment import summarize
+from bench.analysis.subject import open_subject
 from bench.cli import app as commands
 from bench.coldstart import cold_start_schema
 from bench.errors import BenchError

@@ -21,7 +21,7 @@ from bench.analysis.statistics import nearest_rank
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.analysis.experiment import ArmFiles
+    from bench.analysis.subject import ArmFiles
     from bench.records import SavedRun
 
 MOST_POINTS = 4000

@@ -12,7 +12,8 @@ from bench.report.page import Page, Picture, Table
 from bench.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from bench.analysis.experiment import ArmComparison, ArmSummary, ExperimentSummary, Subject
+    from bench.analysis.experiment import ArmComparison, ArmSummary, ExperimentSummary
+    from bench.analysis.subject import Subject
 
 _ALL = "all arrivals"
 
