@@ -13,7 +13,8 @@ import pytest
 from conftest import BenchCommand
 from notebook_runs import ARMS, BLOCKS, WARM_NS, cold_p99_ns, cold_start_run, experiment
 
-from bench.analysis.experiment import open_subject, summarize
+from bench.analysis.experiment import summarize
+from bench.analysis.subject import open_subject
 from bench.errors import BenchError
 from bench.records import open_run
 from bench.report.burst_decisions import slo_decision

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis.compare import compare_p99
-from bench.analysis.experiment import ArmComparison, ArmFiles, Subject, open_subject, schedule_hash, summarize_arm
+from bench.analysis.experiment import ArmComparison, summarize_arm
 from bench.analysis.load_run import read_arm
 from bench.analysis.recovery import compare_recovery
+from bench.analysis.subject import ArmFiles, Subject, open_subject, schedule_hash
 from bench.analysis.validity import check_run
 from bench.errors import BenchError
 

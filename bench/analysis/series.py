@@ -6,13 +6,14 @@ that no slow request vanishes; how it was done is told by `points` and `window_n
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from bench.analysis.latency import Ecdf, ecdf, windowed
+from bench.analysis.latency import Ecdf, ecdf
 from bench.analysis.load_run import ArmRecords, SpikeWindow
 from bench.analysis.memory import memory_over_time
 from bench.analysis.statistics import nearest_rank
@@ -20,7 +21,7 @@ from bench.analysis.statistics import nearest_rank
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.analysis.experiment import ArmFiles
+    from bench.analysis.subject import ArmFiles
     from bench.records import SavedRun
 
 MOST_POINTS = 4000
@@ -82,15 +83,6 @@ def arm_series(files: ArmFiles, arm: ArmRecords, block: int) -> ArmSeries:
     response = table["response_ns"].to_numpy()[inside]
     duration = max(arm.durations_ns[place], 1)
     window = next((nice for nice in _NICE_NS if nice * MOST_WINDOWS >= duration), duration // MOST_WINDOWS)
-    medians, p99, largest = (windowed(table, number, window, percent) for percent in (50, 99, 100))
-    windows = pd.DataFrame(
-        {
-            "start_ns": medians["start_ns"],
-            "p50": medians["response_ns"],
-            "p99": p99["response_ns"],
-            "largest": largest["response_ns"],
-        }
-    )
     timeline, sampled_ns = _timeline(files.runs[place])
     every_ok = table["ok"].to_numpy()
     return ArmSeries(
@@ -100,7 +92,7 @@ def arm_series(files: ArmFiles, arm: ArmRecords, block: int) -> ArmSeries:
         spikes=tuple(spike for spike in arm.spikes if spike.run == number),
         arrivals=len(intended),
         points=(intended[ok], response[ok]) if len(intended) <= MOST_POINTS else None,
-        windows=windows,
+        windows=_windows(intended[ok], response[ok], window, duration),
         window_ns=window,
         failed=np.unique(intended[~ok] // window) * window,
         response=ecdf(table["response_ns"].to_numpy()[every_ok]),
@@ -109,6 +101,18 @@ def arm_series(files: ArmFiles, arm: ArmRecords, block: int) -> ArmSeries:
         timeline=timeline,
         sampled_ns=sampled_ns,
     )
+
+
+def _windows(intended: NDArray[np.int64], response: NDArray[np.float64], window_ns: int, duration_ns: int) -> pd.DataFrame:
+    """start_ns, p50, p99 and largest of each window; NaN without an answer. `intended` is in order, so a window is a slice."""
+    starts = np.arange(0, duration_ns, window_ns, dtype=np.int64)
+    places = np.searchsorted(intended, [*starts, duration_ns + 1])
+    rows = np.full((len(starts), 3), np.nan)
+    for index, (first, last) in enumerate(itertools.pairwise(places)):
+        if last > first:
+            ranks = [nearest_rank(int(last - first), percent) - 1 for percent in (50, 99, 100)]
+            rows[index] = np.partition(response[first:last], ranks)[ranks]
+    return pd.DataFrame({"start_ns": starts, "p50": rows[:, 0], "p99": rows[:, 1], "largest": rows[:, 2]})
 
 
 def _profile(arm: ArmRecords) -> SpikeProfile | None:

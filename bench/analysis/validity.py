@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.analysis.statistics import percentile
 from bench.errors import BenchError
-from bench.records import open_run
+from bench.records import PARTIAL_SUFFIX, open_run
 from bench.units import format_duration
 
 _MAX_LAG_P99_NS = 10_000_000
@@ -74,10 +74,10 @@ class Validity:
 
 def runs_of(path: Path) -> list[Path]:
     """The run itself, or the finished runs of an experiment. Raises BenchError."""
-    inner = open_run(path).path / "runs"
+    inner = (path if path.exists() else path.with_name(path.name + PARTIAL_SUFFIX)) / "runs"
     if inner.is_dir():
         # A run that an interrupted experiment was in the middle of is done again when it goes on; it is not there yet.
-        found = sorted(child for child in inner.iterdir() if (child / "run.json").is_file())
+        found = sorted(child for child in inner.iterdir() if child.is_dir() and not child.name.endswith(PARTIAL_SUFFIX))
         if not found:
             raise BenchError(f"{path} is an experiment without a finished run")
         return found

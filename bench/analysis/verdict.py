@@ -27,7 +27,8 @@ def verdict(summary: ExperimentSummary) -> str:
         return f"Not valid, so no number here may be used: {summary.invalid[0]}{more}."
     where = f"On {summary.device}, " if summary.device else ""
     parts = [_against(comparison, summary) for comparison in summary.comparisons] or [_alone(arm, summary) for arm in summary.arms]
-    missing = f" {summary.missing_runs} runs are missing." if summary.missing_runs else ""
+    count = summary.missing_runs
+    missing = f" {count} {'run is' if count == 1 else 'runs are'} missing." if count else ""
     text = where + "; ".join(parts)
     return text[:1].upper() + text[1:] + "." + missing
 

@@ -66,8 +66,9 @@ def check(
 def _judge(run: Path, slos: list[Any], goodput: float | None, names: list[str]) -> list[Any]:
     import dataclasses
 
-    from bench.analysis.experiment import open_subject, summarize
+    from bench.analysis.experiment import summarize
     from bench.analysis.load_gates import evaluate
+    from bench.analysis.subject import open_subject
 
     subject = open_subject(run, slos[0].bound_ns if slos else None)
     known = [files.name for files in subject.arms]

@@ -24,8 +24,9 @@ def build_page(path: Path, *, pictures: bool = True, slo_ns: int | None = None) 
 
 def load_report(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> tuple[ExperimentSummary, Page]:
     """The summary of a load run or an experiment, and the page that shows it. Raises BenchError."""
-    from bench.analysis.experiment import open_subject, summarize
+    from bench.analysis.experiment import summarize
     from bench.analysis.series import ArmSeries, arm_series, common_block
+    from bench.analysis.subject import open_subject
     from bench.report.burst_page import load_page
 
     subject = open_subject(path, slo_ns)

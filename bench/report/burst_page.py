@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bench.analysis.experiment import HAND_OVER_NS
 from bench.analysis.verdict import unstable_words
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
 from bench.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from bench.analysis.experiment import ArmComparison, ArmSummary, ExperimentSummary, Subject
+    from bench.analysis.experiment import ArmComparison, ArmSummary, ExperimentSummary
+    from bench.analysis.subject import Subject
 
 _ALL = "all arrivals"
 
@@ -55,13 +57,15 @@ def arms_table(summary: ExperimentSummary) -> Table:
         *([("goodput", lambda arm: _rate(arm, "goodput_per_s"))] if summary.slo_ns is not None else []),
         ("no correct answer", lambda arm: _failed(arm)),
         ("recovery after a spike", _recovery),
-        ("found a free slot at once", lambda arm: _percent(arm.pool.hit_share)),
+        (f"found a free slot within {format_duration(HAND_OVER_NS)}", lambda arm: _percent(arm.pool.hit_share)),
+        ("wait for a slot, P99", lambda arm: format_duration(arm.pool.pool_wait_p99_ns)),
         ("waited for a load", lambda arm: _percent(arm.pool.loaded_share)),
         ("memory (resident, median)", lambda arm: format_size(arm.resident.median) if arm.resident else "-"),
         ("memory (peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
         ("memory of a slot", lambda arm: format_size(arm.resident.per_slot) if arm.resident else "-"),
         ("server ready after", lambda arm: format_duration(arm.ready_ns)),
-        ("arrivals, runs", lambda arm: f"{arm.latency[0].arrivals:,}, {arm.runs} of {arm.planned}"),
+        ("arrivals", lambda arm: f"{arm.latency[0].arrivals:,}"),
+        ("runs", lambda arm: f"{arm.runs} of {arm.planned}"),
     ]
     rows = [(name, *(answer(arm) for arm in summary.arms)) for name, answer in questions]
     notes = [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if arm.unstable]

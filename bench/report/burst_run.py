@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.analysis.experiment import ExperimentSummary, Subject, open_subject, summarize
-from bench.analysis.series import ArmSeries, arm_series, common_block
+from bench.analysis.experiment import ExperimentSummary
+from bench.analysis.subject import Subject, open_subject
 from bench.errors import BenchError
-from bench.report.burst_page import load_page
-from bench.report.figures_burst import burst_pictures
+from bench.report.build import load_report
 from bench.report.page import Page, Picture, Table
 from bench.units import parse_duration_ns
 
@@ -36,7 +35,6 @@ class BurstRun:
 
 def read_burst(path: Path, slo: str | None = None) -> BurstRun:
     """Read and sum up the run. `slo` (`200ms`) takes the place of the run's own. Raises BenchError."""
-    subject = open_subject(path, None if slo is None else parse_duration_ns(slo, "slo"))
-    block, series = common_block(subject.arms), list[ArmSeries]()
-    summary = summarize(subject, lambda files, arm: series.append(arm_series(files, arm, block)))
-    return BurstRun(subject=subject, summary=summary, page=load_page(subject, summary, burst_pictures(summary, series)))
+    slo_ns = None if slo is None else parse_duration_ns(slo, "slo")
+    summary, page = load_report(path, slo_ns=slo_ns)
+    return BurstRun(subject=open_subject(path, slo_ns), summary=summary, page=page)

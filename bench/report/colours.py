@@ -42,8 +42,10 @@ SPIKE_SHADE = "#E69F00"
 
 
 def arm_colour(index: int) -> str:
+    """The colour of the arm at this place, from 0."""
     return ARM_COLOURS[index % len(ARM_COLOURS)]
 
 
 def arm_dashes(index: int) -> str | tuple[int, tuple[int, ...]]:
+    """The line style of the arm at this place, from 0."""
     return ARM_DASHES[index % len(ARM_DASHES)]

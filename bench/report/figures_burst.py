@@ -71,7 +71,7 @@ def _typical_spike(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> P
     axes.axvspan(0, drawn[0][2].hold_ns / 1e9, color=SPIKE_SHADE, alpha=0.15, linewidth=0, label="spike")
     _slo_line(axes, summary)
     _log_time_axis(axes)
-    axes.set(xlabel="time since the spike began (s)", ylabel="response time (thick: P99, thin: median)")
+    axes.set(xlabel="time since the spike began (s)", ylabel="response time")
     axes.set_xlim(drawn[0][2].since_start_ns[0] / 1e9, drawn[0][2].since_start_ns[-1] / 1e9)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=2.6)
     spikes = drawn[0][2].spikes
@@ -138,8 +138,7 @@ def _distribution(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Pi
         for curve, width, alpha, label in ((one.response, 1.8, 1.0, one.name), (one.round_trip, 0.9, 0.6, None)):
             if len(curve.value) < 2:
                 continue
-            # The slowest has no slower one: it is drawn where one more of its kind would be.
-            slower = 1 - curve.share + (1 - curve.share[-2]) / 2 * (curve.share == 1)
+            slower = 1 - curve.share + (1 - curve.share[-2])  # the share that took as long or longer: 1/n for the slowest
             lowest = min(lowest, float(slower[-1]))
             axes.plot(
                 curve.value / 1e6, slower, color=arm_colour(index), linestyle=arm_dashes(index), linewidth=width, alpha=alpha, label=label
@@ -230,7 +229,7 @@ def _pool(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Picture | 
             axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         slots.plot(time, timeline["slots"], color="#444444", linewidth=1.2, drawstyle="steps-post", label="ready")
         slots.fill_between(time, timeline["busy"], step="post", color=arm_colour(index), alpha=0.55, linewidth=0, label="busy")
-        slots.plot(time, timeline["loading"], color="#D55E00", linewidth=1, linestyle=(0, (2, 1)), drawstyle="steps-post", label="loading")
+        slots.plot(time, timeline["loading"], color="black", linewidth=0.9, linestyle=(0, (1, 1)), drawstyle="steps-post", label="loading")
         waiting.fill_between(time, timeline["waiting"], step="post", color=arm_colour(index), alpha=0.55, linewidth=0)
         slots.set_title(one.name, color=arm_colour(index), fontweight="bold")
         slots.set_xlim(0, max(one.duration_ns, 1) / scale)

@@ -30,7 +30,9 @@ p { margin: 6px 0; }
 .verdict.bad { border-left-color: var(--bad); }
 .invalid { color: var(--bad); font-weight: 600; overflow-wrap: anywhere; }
 .first { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 4px 28px; align-items: start; }
-.pictures { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 20px 28px; align-items: start; }
+.pictures { columns: 2; column-gap: 28px; }
+.pictures figure { break-inside: avoid; padding-bottom: 14px; }
+.pictures h3 { margin-top: 0; }
 .first.wide { grid-template-columns: minmax(0, 1fr); }
 figure { margin: 0 0 6px; }
 figure img { width: 100%; height: auto; display: block; }
@@ -43,6 +45,7 @@ thead th { color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--
 .first thead th { color: var(--ink); white-space: normal; overflow-wrap: anywhere; }
 .first table { width: 100%; }
 .first td { white-space: normal; }
+.first td.n { white-space: nowrap; }
 .text td, .text th { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .text td:nth-child(n+2) { min-width: 12em; }
 .note { color: var(--soft); font-size: 13px; max-width: 75em; }
@@ -52,14 +55,15 @@ details { margin: 8px 0; } summary { cursor: pointer; }
 ul { padding-left: 20px; margin: 6px 0; } li { margin: 3px 0; overflow-wrap: anywhere; }
 footer { max-width: 1240px; margin: 30px auto; padding: 10px 20px; color: var(--soft); font-size: 13px; border-top: 1px solid var(--line); }
 @media (max-width: 820px) {
-  .first, .pictures, dl { grid-template-columns: minmax(0, 1fr); }
+  .first, dl { grid-template-columns: minmax(0, 1fr); }
+  .pictures { columns: 1; }
   dd { margin-bottom: 6px; }
   main, header.top, nav { padding-left: 14px; padding-right: 14px; }
   .verdict { font-size: 16px; padding: 10px 12px; }
   .first table { font-size: 13px; } th, td { padding-left: 10px; }
   th:first-child, td:first-child { min-width: 6em; }
 }
-@media print { details > * { display: block; } .pictures figure { break-inside: avoid; } }
+@media print { details > * { display: block; } }
 """
 
 
@@ -115,13 +119,15 @@ def _figure(picture: Picture) -> str:
 
 def _table(table: Table, *, heading: str, kind: str = "") -> str:
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
-    rows = "".join(
-        '<tr><th scope="row">' + escape(row[0]) + "</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>\n"
-        for row in table.rows
-    )
+    rows = "".join('<tr><th scope="row">' + escape(row[0]) + "</th>" + "".join(map(_cell, row[1:])) + "</tr>\n" for row in table.rows)
     title = f"<{heading}>{escape(table.title)}</{heading}>" if heading else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return f'{title}<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
+
+
+def _cell(text: str) -> str:
+    """A number stays with its unit; only what is long may break."""
+    return f'<td class="n">{escape(text)}</td>' if len(text) <= 12 else f"<td>{escape(text)}</td>"
 
 
 def _checks(page: Page) -> str:

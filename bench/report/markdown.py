@@ -8,6 +8,7 @@ from bench.report.page import Page, Table
 
 
 def render(pages: Sequence[Page]) -> str:
+    """The pages one after the other."""
     return "\n".join(_page(page) for page in pages)
 
 

@@ -10,6 +10,7 @@ from bench.report.page import Page
 
 
 def render(page: Page, console: Console) -> None:
+    """Print the page."""
     for reason in page.invalid:
         console.print(Text(f"INVALID  {reason}", style="bold red"))
     for caveat in page.caveats:
