@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import bench
 from bench.errors import BenchError
-from bench.records import SavedRun, open_run
+from bench.records import SavedRun, naming, open_run
 from bench.subprocesses import child_environment
 from bench.units import parse_duration_ns
 
@@ -180,5 +180,8 @@ def write_notebook(
         text = str(nbformat.writes(notebook)) + "\n"  # type: ignore[no-untyped-call]
     else:
         text = to_html(notebook, f"{chosen.replace('_', ' ')}: {saved.run.get('run_id', saved.path.name)}", show_code=show_code)
-    target.write_text(text, "utf-8")
+    new = target.with_name(target.name + ".new")
+    with naming(target):
+        new.write_text(text, "utf-8")
+    new.replace(target)
     return target
