@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: demo test check soak performance clean
 
-demo: $(INSTALLED)  ## build an engine, take its cold start apart, print the table
+demo: $(INSTALLED)  ## a cold start taken apart, a short burst, an HTML report
 	$(BIN)/bench demo
 
 test: $(INSTALLED) check  ## the whole quick suite: lint, types, tests

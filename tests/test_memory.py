@@ -11,7 +11,7 @@ MB = 1_000_000
 
 
 def timeline(rows: list[tuple[int, str, int, int, int, int, int | None, int | None]]) -> pa.Table:
-    names = ("t_ns", "model", "busy", "idle", "loading", "waiting", "resident_bytes", "device_bytes")
+    names = ("t_ns", "model", "slots_busy", "slots_idle", "slots_loading", "waiting", "resident_bytes", "device_bytes")
     types = (pa.int64(), pa.string(), *([pa.int32()] * 4), pa.int64(), pa.int64())
     columns = zip(*rows, strict=True)
     return pa.table({name: pa.array(column, kind) for name, kind, column in zip(names, types, columns, strict=True)})

@@ -32,7 +32,8 @@ class Memory:
 def memory_over_time(timeline: pa.Table) -> pd.DataFrame:
     """One row a sample: t_ns (from the run's start), slots (ready: busy + idle, all models together), busy, loading,
     waiting, resident_bytes and device_bytes (float64, NaN where not known). Samples are in the order of time."""
-    frame = timeline.select(["t_ns", "busy", "idle", "loading", "waiting", "resident_bytes", "device_bytes"]).to_pandas()
+    counted = {"slots_busy": "busy", "slots_idle": "idle", "slots_loading": "loading", "waiting": "waiting"}
+    frame = timeline.select(["t_ns", *counted, "resident_bytes", "device_bytes"]).to_pandas().rename(columns=counted)
     grouped = frame.groupby("t_ns", sort=True)
     counts = grouped[["busy", "idle", "loading", "waiting"]].sum()
     # Memory is the process's, the same in each model's row of a sample.

@@ -28,15 +28,15 @@ class PoolUse:
     load_wait_p99_ns: float | None
 
 
-def pool_use(requests: pd.DataFrame) -> PoolUse:
-    """Columns ok, pool_ns and load_ns, as made by `bench.analysis.load_run`. A wait under 1 us, the resolution of
-    Server-Timing, is none."""
+def pool_use(requests: pd.DataFrame, *, waited_ns: int = 1000) -> PoolUse:
+    """Columns ok, pool_ns and load_ns, as made by `bench.analysis.load_run`. A load under 1 us, the resolution of
+    Server-Timing, is none; nor is a wait for a slot under `waited_ns`, since handing over a free one takes time too."""
     ok = requests["ok"].to_numpy()
     pool, load = requests["pool_ns"].to_numpy()[ok], requests["load_ns"].to_numpy()[ok]
     known = ~(np.isnan(pool) | np.isnan(load))
     pool, load = pool[known], load[known]
     count = len(pool)
-    waited, loaded = pool >= 1000, load >= 1000
+    waited, loaded = pool >= waited_ns, load >= 1000
     return PoolUse(
         known=count,
         hit_share=float((~waited & ~loaded).mean()) if count else None,

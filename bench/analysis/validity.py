@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.analysis.statistics import percentile
 from bench.errors import BenchError
-from bench.records import open_run
+from bench.records import PARTIAL_SUFFIX, open_run
 from bench.units import format_duration
 
 _MAX_LAG_P99_NS = 10_000_000
@@ -73,14 +73,22 @@ class Validity:
 
 
 def runs_of(path: Path) -> list[Path]:
-    """The run itself, or the runs of an experiment. Raises BenchError."""
-    inner = path / "runs"
+    """The run itself, or the finished runs of an experiment. Raises BenchError."""
+    inner = (path if path.exists() else path.with_name(path.name + PARTIAL_SUFFIX)) / "runs"
     if inner.is_dir():
-        found = sorted(child for child in inner.iterdir() if child.is_dir())
+        # A run that an interrupted experiment was in the middle of is done again when it goes on; it is not there yet.
+        found = sorted(child for child in inner.iterdir() if child.is_dir() and not child.name.endswith(PARTIAL_SUFFIX))
         if not found:
-            raise BenchError(f"{path} is an experiment without runs")
+            raise BenchError(f"{path} is an experiment without a finished run")
         return found
     return [open_run(path).path]
+
+
+def missing_runs(path: Path) -> int:
+    """How many runs an experiment planned and does not have; 0 for a single run. Raises BenchError."""
+    saved = open_run(path)
+    planned = saved.run.get("order") or []
+    return sum(not (saved.path / "runs" / f"{run['block']:02d}-{run['arm']}" / "run.json").is_file() for run in planned)
 
 
 def check_run(path: Path) -> Validity:
@@ -88,19 +96,17 @@ def check_run(path: Path) -> Validity:
     saved = open_run(path)
     if saved.run.get("kind") != "load":
         raise BenchError(f"{path} is a {saved.run.get('kind')} run; only load runs have arrivals to check")
-    schedule, rows = saved.table("schedule"), saved.table("requests")
+    schedule = saved.table("schedule")
+    rows = saved.table("requests", ["seq", "intended_ns", "sent_ns", "status", "error"])
     if schedule is None:
-        raise BenchError(f"{path} has no schedule, so what it was to deliver is not known")
+        raise BenchError(f"{saved.path} has no schedule, so what it was to deliver is not known")
     asked = schedule.column("intended_ns").to_numpy()
     order = np.argsort(rows.column("seq").to_numpy(), kind="stable") if rows is not None else np.empty(0, np.int64)
     seq = _numbers(rows, "seq", order)
     intended, sent = _numbers(rows, "intended_ns", order), _numbers(rows, "sent_ns", order)
-    status = rows.column("status").to_numpy(zero_copy_only=False)[order] if rows is not None else np.empty(0, object)
-    error = rows.column("error").to_numpy(zero_copy_only=False)[order] if rows is not None else np.empty(0, object)
     was_sent = sent >= 0
-    counts = {str(name): int(count) for name, count in zip(*np.unique(status.astype(str), return_counts=True), strict=True)}
-    reasons, numbers = np.unique(error[status == "not_sent"].astype(str), return_counts=True)
-    not_sent = dict(zip(map(str, reasons), map(int, numbers), strict=True))
+    counts, not_sent = _ends(rows)
+    del rows
     lag = np.sort((sent - intended)[was_sent])
     edges = _spike_edges(schedule, seq, intended, sent)
     distance = _gap_distance(intended[was_sent], sent[was_sent])
@@ -141,7 +147,7 @@ def describe(path: Path, validity: Validity) -> str:
 
 def _accounted(asked: Times, seq: Times, partial: bool) -> Check:
     """Exactly one row for each arrival."""
-    once = len(seq) == len(np.unique(seq)) and bool(np.isin(seq, asked).all())
+    once = bool((np.diff(seq) > 0).all()) and bool(np.isin(seq, asked).all())  # seq is in order
     value = f"{len(asked)} scheduled, {len(seq)} recorded"
     if not once:
         problem = "arrivals are recorded twice, or were never scheduled: the records are damaged; run it again"
@@ -292,6 +298,22 @@ def _generator(summary: Mapping[str, Any] | None, partial: bool) -> list[Check]:
     offset = summary.get("clock_offset_ns")
     checks.append(Check(name="clocks", value="offset not known" if offset is None else f"offset {format_duration(offset)} between workers"))
     return checks
+
+
+def _ends(rows: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """How many arrivals ended in which way; of those that were not sent, how many for which reason."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if rows is None:
+        return {}, {}
+    text = rows.select(["status", "error"]).cast(pa.schema([("status", pa.string()), ("error", pa.string())]))
+    reasons = text.filter(pc.equal(text.column("status"), "not_sent")).column("error")
+    return _count(text.column("status")), _count(reasons)
+
+
+def _count(column: Any) -> dict[str, int]:
+    return dict(sorted((str(entry["values"]), int(entry["counts"])) for entry in column.value_counts().to_pylist()))
 
 
 def _numbers(rows: Any, name: str, order: Times) -> Times:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +12,30 @@ import typer
 
 from bench.cli import options
 from bench.cli.app import app
-from bench.errors import BenchError
+from bench.errors import BenchError, InvalidRun
 
 if TYPE_CHECKING:
+    from bench.analysis.experiment import ExperimentSummary
     from bench.engine.resolve import BuildOptions
     from bench.experiment.conduct import Setup
     from bench.experiment.plan import PlannedRun
     from bench.records import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """The load as a user writes it: rates with or without x, times with a unit."""
+
+    base: str = "0.3x:slowest"
+    peak: str = "1.2x:slowest"
+    hold: str = "2s"
+    rest: str = "6s"
+    slo: str | None = None
+    deadline: str = "30s"
+    calibrate: str = "3s"
+    spikes: int = 20
+    blocks: int = 5
+    seed: int = 1
 
 
 @app.command()
@@ -58,40 +77,91 @@ def burst(
 
     bench burst tiny --arms warm-pool,warm-pool:pool=2,lazy --base 50 --peak 400 --hold 1s --rest 3s
     """
-    from bench.cli.progress import bar
     from bench.engine.resolve import BuildOptions, cache_folder
-    from bench.experiment.conduct import conduct, only_one, reopen
+    from bench.experiment.conduct import only_one, reopen
+    from bench.subprocesses import stop_on_sigterm
+
+    if resume is not None:
+        with stop_on_sigterm(), only_one(force, cache_folder()):
+            _go_on(*reopen(resume), as_json=as_json)
+        return
+    given = BuildOptions.from_flags(runtime=runtime, optimize=optimize, name=name, shapes=shape or [], inputs=values or [], seed=0)
+    load = Burst(
+        base=base,
+        peak=peak,
+        hold=hold,
+        rest=rest,
+        slo=slo,
+        deadline=deadline,
+        calibrate=calibrate,
+        spikes=spikes,
+        blocks=blocks,
+        seed=seed,
+    )
+    run_burst(subject, given, arms, load, results=results, trust=trust, force=force, as_json=as_json)
+
+
+def run_burst(
+    subject: str,
+    build: BuildOptions,
+    arms: str,
+    load: Burst,
+    *,
+    results: Path,
+    trust: Path | None = None,
+    force: bool = False,
+    as_json: bool = False,
+) -> None:
+    """A whole experiment: engine, calibration, blocks, summary, report. Raises BenchError, InvalidRun."""
+    from bench.engine.resolve import cache_folder
+    from bench.experiment.conduct import only_one
     from bench.subprocesses import stop_on_sigterm
 
     with stop_on_sigterm(), only_one(force, cache_folder()):
-        if resume is not None:
-            folder, setup, planned = reopen(resume)
-        else:
-            given = BuildOptions.from_flags(runtime=runtime, optimize=optimize, name=name, shapes=shape or [], inputs=values or [], seed=0)
-            folder, setup, planned = _prepare(
-                subject, given, arms, (base, peak), (hold, rest, calibrate), (spikes, blocks, seed), slo, deadline, results, trust
-            )
-        try:
-            with bar("burst") as show:
-                conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
-        except KeyboardInterrupt:
-            typer.echo(f"stopped; go on with: bench burst --resume {folder.path}", err=True)
-            raise
-        path = folder.finish()
-    typer.echo(str(path))
+        _go_on(*_prepare(subject, build, arms, load, results, trust), as_json=as_json)
+
+
+def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_json: bool) -> None:
+    """Conduct, sum up, print. What was measured before an error or Ctrl-C is summed up too. Raises BenchError, InvalidRun."""
+    from bench.cli.progress import bar
+    from bench.experiment.conduct import conduct
+
+    try:
+        with bar("burst") as show:
+            conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
+    except (KeyboardInterrupt, BenchError):
+        conclude(folder.path, as_json=as_json)
+        typer.echo(f"stopped; go on with: bench burst --resume {folder.path}", err=True)
+        raise
+    summary = conclude(folder.finish(), as_json=as_json)
+    if summary is not None and not summary.valid:
+        raise InvalidRun(f"the experiment is not valid: {summary.invalid[0]}")
+
+
+def conclude(path: Path, *, as_json: bool) -> ExperimentSummary | None:
+    """Write `summary.json` and `report.html` into the experiment, and print it. None where it has no finished run."""
+    from bench.records import RunFolder, open_run
+    from bench.report.build import load_report, write_html
+
+    if not any((path / "runs").glob("*/run.json")):
+        return None
+    summary, page = load_report(path)
+    RunFolder(path, open_run(path).run["run_id"]).write_json("summary.json", summary.to_json())
+    write_html(path / "report.html", [page])
+    if as_json:
+        typer.echo(json.dumps({"run": str(path), **summary.to_json()}, indent=2))
+        return summary
+    from rich.console import Console
+
+    from bench.report.text import render
+
+    render(page, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
+    typer.echo(f"\nreport: {path / 'report.html'}\nfiles:  {path}{' (stopped before its end)' if summary.partial else ''}")
+    return summary
 
 
 def _prepare(
-    subject: str,
-    build: BuildOptions,
-    arms_text: str,
-    rates: tuple[str, str],
-    times: tuple[str, str, str],
-    counts: tuple[int, int, int],
-    slo: str | None,
-    deadline: str,
-    results: Path,
-    trust: Path | None,
+    subject: str, build: BuildOptions, arms_text: str, load: Burst, results: Path, trust: Path | None
 ) -> tuple[RunFolder, Setup, list[PlannedRun]]:
     """Check everything, build the engine, calibrate, and make the experiment's folder with its whole plan."""
     from bench import environment
@@ -105,10 +175,12 @@ def _prepare(
     from bench.units import parse_duration_ns
 
     arms = parse_arms(arms_text)
-    hold_ns, rest_ns, calibrate_ns = (parse_duration_ns(t, f) for t, f in zip(times, ("--hold", "--rest", "--calibrate"), strict=True))
-    slo_ns = None if slo is None else parse_duration_ns(slo, "--slo")
-    parse_duration_ns(deadline, "--deadline")
-    count, blocks, seed = counts
+    hold_ns, rest_ns = parse_duration_ns(load.hold, "--hold"), parse_duration_ns(load.rest, "--rest")
+    calibrate_ns = parse_duration_ns(load.calibrate, "--calibrate")
+    slo_ns = None if load.slo is None else parse_duration_ns(load.slo, "--slo")
+    parse_duration_ns(load.deadline, "--deadline")
+    count, blocks, seed = load.spikes, load.blocks, load.seed
+    rates = (load.base, load.peak)
     for text, flag in zip(rates, ("--base", "--peak"), strict=True):
         plan.check_rate(text, flag, [arm.name for arm in arms])
     if not 1 <= blocks <= count:
@@ -129,7 +201,7 @@ def _prepare(
             base_per_s=base_per_s, peak_per_s=peak_per_s, hold_ns=hold_ns, rest_ns=rest_ns, count=count, blocks=blocks, seed=seed
         ),
         slo_ns=slo_ns,
-        deadline=deadline,
+        deadline=load.deadline,
         trust=trust,
         timeout_s=600.0 + count * (hold_ns + rest_ns) / 1e9 * 3,
     )

@@ -1,29 +1,80 @@
-"""`bench check RUN`: may the numbers of this run be used?"""
+"""`bench check RUN`: may the numbers of this run be used, and do they meet the bounds?"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bench.cli.app import app
+from bench.errors import EXIT_FINE, EXIT_GATE_MISSED, EXIT_INVALID_RUN, BenchError
 
 
-@app.command(epilog="Example: bench check results/20260131-120000-burst-tiny-3f2a")
+@app.command(
+    epilog="Examples: bench check results/20260131-120000-burst-tiny-3f2a"
+    "   bench check results/RUN --arm warm-pool --slo p99=200ms --slo spike.p99=500ms --goodput 0.99"
+)
 def check(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder (or a .partial one), or an experiment that holds several.")],
+    slo: Annotated[
+        list[str] | None, typer.Option(metavar="[PHASE.]p99=TIME", help="Exit 1 where the response time is longer; repeatable.")
+    ] = None,
+    goodput: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Exit 1 where fewer arrivals were answered correctly within the first --slo's time."),
+    ] = None,
+    arm: Annotated[list[str] | None, typer.Option(metavar="ARM", help="Judge the bounds for this arm only; repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Check that a run delivered the load it asked for: exit 3, with the reason and the remedy, when it did not."""
-    from bench.analysis.validity import check_run, describe, runs_of
-    from bench.errors import EXIT_FINE, EXIT_INVALID_RUN
+    """Check that a run delivered the load it asked for: exit 3, with the reason and the remedy, when it did not.
 
+    With --slo or --goodput also whether it was fast enough: exit 1 when it was not. Validity comes first.
+    """
+    from bench.analysis.load_gates import LoadGateResult, check_goodput, parse_slo
+    from bench.analysis.validity import check_run, describe, missing_runs, runs_of
+
+    slos = [parse_slo(text) for text in slo or []]
+    check_goodput(goodput, slos)
     checked = [(path, check_run(path)) for path in runs_of(run)]
+    missing = missing_runs(run)
+    valid = all(validity.valid for _, validity in checked) and not missing
+    results: list[LoadGateResult] = []
+    if valid and (slos or goodput is not None):
+        results = _judge(run, slos, goodput, arm or [])
     if as_json:
-        print(json.dumps([{"run": str(path), **validity.to_json()} for path, validity in checked], indent=2))
+        found: list[Any] = [{"run": str(path), **validity.to_json()} for path, validity in checked]
+        gates = [{"gate": one.gate, "arm": one.arm, "measured": one.measured, "passed": one.passed} for one in results]
+        print(
+            json.dumps(
+                {"valid": valid, "missing_runs": missing, "runs": found, "gates": gates} if slos or goodput is not None else found, indent=2
+            )
+        )
     else:
+        if missing:
+            print(f"{run}: INVALID: {missing} runs of the experiment are missing; go on with it: bench burst --resume {run}")
         for path, validity in checked:
             print(describe(path, validity))
-    raise typer.Exit(EXIT_FINE if all(validity.valid for _, validity in checked) else EXIT_INVALID_RUN)
+        for result in results:
+            print(result.describe())
+    if not valid:
+        raise typer.Exit(EXIT_INVALID_RUN)
+    raise typer.Exit(EXIT_FINE if all(result.passed for result in results) else EXIT_GATE_MISSED)
+
+
+def _judge(run: Path, slos: list[Any], goodput: float | None, names: list[str]) -> list[Any]:
+    import dataclasses
+
+    from bench.analysis.experiment import summarize
+    from bench.analysis.load_gates import evaluate
+    from bench.analysis.subject import open_subject
+
+    subject = open_subject(run, slos[0].bound_ns if slos else None)
+    known = [files.name for files in subject.arms]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise BenchError(f"--arm {unknown[0]!r}: {run} has no such arm, only {', '.join(known)}")
+    if names:
+        subject = dataclasses.replace(subject, arms=tuple(files for files in subject.arms if files.name in names))
+    return evaluate(summarize(subject), slos, goodput)

@@ -118,13 +118,19 @@ def demo(
     trials: Annotated[int, typer.Option(help="Trials of each level.")] = 8,
     results: options.Results = Path("results"),
 ) -> None:
-    """Show what this is in under two minutes: build an engine, take its cold start apart, say where the files are.
+    """Show what this is in under three minutes: take a cold start apart, then let spikes hit a cold and a warm server.
+
+    The burst is of `tiny`, whose spikes have enough requests for a P99 within seconds. Both end with a report.html.
 
     Example: bench demo
     """
+    from bench.cli.burst import Burst, run_burst
     from bench.engine.resolve import BuildOptions
 
     run_coldstart(model, BuildOptions(), trials=trials, results=results)
+    typer.echo("\nnow the same spikes against an engine that is loaded for each request, and against a warm pool:\n")
+    load = Burst(base="0.3x:slowest", peak="1.5x:slowest", hold="1s", rest="1500ms", calibrate="2s", spikes=6, blocks=2, slo="50ms")
+    run_burst("tiny", BuildOptions(), "cold-load,warm-pool:pool=2", load, results=results)
 
 
 def run_coldstart(
@@ -227,9 +233,10 @@ def make_variants(
 
 
 def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: bool) -> tuple[Path, ColdStartSummary, pa.Table] | None:
-    """Write summary and picture into the folder and, where the run finished, give it its name. None without a trial."""
+    """Write summary, picture and report into the folder; where the run finished, give it its name. None without a trial."""
     from bench.analysis.phases import summarize
     from bench.records import naming, open_run
+    from bench.report.build import build_page, write_html
     from bench.report.figures import waterfall
 
     table = open_run(folder.path).table("cold_starts")
@@ -239,7 +246,9 @@ def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: 
     folder.write_json("summary.json", summary.to_json())
     with naming(folder.path / "waterfall.png"):
         waterfall(summary, _title(plan), folder.path / "waterfall.png")
-    return (folder.finish() if finished else folder.path), summary, table
+    path = folder.finish() if finished else folder.path
+    write_html(path / "report.html", [build_page(path)])
+    return path, summary, table
 
 
 def _title(plan: Plan) -> str:
@@ -259,4 +268,4 @@ def _show(path: Path, summary: ColdStartSummary, title: str, as_json: bool) -> N
 
     render(summary, title, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
     typer.echo(f"\nfiles: {path}{' (stopped before its end)' if path.name.endswith('.partial') else ''}")
-    typer.echo("       waterfall.png, summary.json, cold_starts.parquet, run.json")
+    typer.echo("       report.html, waterfall.png, summary.json, cold_starts.parquet, run.json")

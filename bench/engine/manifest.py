@@ -259,12 +259,14 @@ def read_manifest(engine_dir: Path) -> Manifest:
     if version != SCHEMA_VERSION:
         raise EngineRefused(f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}; build the engine again")
     try:
-        return _from_raw(raw)
+        return parse_manifest(raw)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineRefused(f"{path} is not a complete manifest ({type(error).__name__}: {error}); build the engine again") from None
 
 
-def _from_raw(raw: dict[str, Any]) -> Manifest:
+def parse_manifest(raw: dict[str, Any]) -> Manifest:
+    """The manifest from its JSON object. Raises KeyError, TypeError, ValueError or AttributeError where it is not whole."""
+
     def tensors(key: str) -> tuple[Tensor, ...]:
         return tuple(Tensor(name=t["name"], datatype=t["datatype"], dims=tuple(t["dims"])) for t in raw[key])
 

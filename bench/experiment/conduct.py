@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -84,8 +85,6 @@ def start_experiment(
     results: Path, run_id: str, setup: Setup, capacities: Mapping[str, Capacity], environment: Mapping[str, Any], command: Sequence[str]
 ) -> tuple[RunFolder, list[PlannedRun]]:
     """Make the folder and write the whole plan into its `run.json`, and the schedule of every block."""
-    import dataclasses
-
     import bench
 
     planned = plan_runs(setup.spikes, setup.arms)
@@ -170,7 +169,9 @@ def _conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> N
 
     record = json.loads((made / "run.json").read_text("utf-8"))
     times = {"started_ns": server.started_ns, "listening_ns": server.listening_ns, "ready_ns": server.ready_ns}
-    record |= {"arm": arm.name, "block": run.block, "server": {**times, "flags": arm.flags()}}
+    manifest = read_manifest(setup.engine_dir)
+    record |= {"arm": arm.name, "block": run.block, "setup": dataclasses.asdict(arm), "server": {**times, "flags": arm.flags()}}
+    record |= {"title": manifest.title, "engine": json.loads(manifest.to_json())}
     (made / "run.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
     _, samples = read_server_timeline(timeline, zero_ns=record["start_monotonic_ns"])
     pq.write_table(samples, made / "timeline.parquet", compression="zstd")

@@ -1,0 +1,308 @@
+"""Everything that is said of one run or one experiment, with its validity first.
+
+The table, the report and `summary.json` all come from one `ExperimentSummary`, so none can say another number. Arms are
+read one after the other and let go: what a comparison or a picture needs of one is small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.analysis.backlog import Backlog, backlog
+from bench.analysis.compare import P99Comparison, compare_p99
+from bench.analysis.goodput import Goodput, goodput
+from bench.analysis.latency import Latency, latency
+from bench.analysis.load_run import ArmRecords, read_arm
+from bench.analysis.memory import Memory, memory, per_slot_between
+from bench.analysis.pool import PoolUse, pool_use
+from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
+from bench.analysis.statistics import median
+from bench.analysis.subject import ArmFiles, Subject
+from bench.analysis.tail import TailSplit, tail_split
+from bench.analysis.validity import Validity, check_run
+from bench.errors import BenchError
+from bench.records import SavedRun
+
+HAND_OVER_NS = 1_000_000  # what giving a free slot to a request may take, between two threads of a busy process
+_WINDOWS_BETWEEN = 6
+_RECOVERY_WINDOWS_NS = (WINDOW_NS, 500_000_000, 250_000_000, 100_000_000, 50_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunValidity:
+    """`run` is the folder inside the experiment, or the run's own."""
+
+    run: str
+    arm: str
+    validity: Validity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmSummary:
+    """One arm, all of its runs together. runs: those that are there, of `planned`. unrecorded: arrivals without a row,
+    from a run that was cut off. recovery: None where its base has too few answers for a P99. memory: while load was
+    offered (per_slot from the whole timeline), empty without one. unstable: in half of the runs or more the backlog grew,
+    so a P99 says how long the run was and nothing else. ready_ns: from the server's start until ready, median over runs."""
+
+    name: str
+    mode: str | None
+    runs: int
+    planned: int
+    partial: bool
+    unrecorded: int
+    duration_ns: int
+    latency: tuple[Latency, ...]
+    goodput: tuple[Goodput, ...]
+    tail: TailSplit | None
+    pool: PoolUse
+    recovery: Recovery | None
+    memory: tuple[Memory, ...]
+    backlog: tuple[Backlog, ...]
+    unstable: bool
+    ready_ns: float | None
+
+    def phase(self, name: str | None) -> Latency | None:
+        return next((one for one in self.latency if one.phase == name), None)
+
+    def share(self, name: str | None) -> Goodput | None:
+        return next((one for one in self.goodput if one.phase == name), None)
+
+    @property
+    def resident(self) -> Memory | None:
+        return next((one for one in self.memory if one.kind == "resident"), None)
+
+    @property
+    def backlog_slope_per_s(self) -> float | None:
+        """The median over the runs."""
+        slopes = [one.slope_per_s for one in self.backlog if one.slope_per_s is not None]
+        return median(slopes) if slopes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmComparison:
+    """`second` against `first`. p99: of the response time over spikes; None with the `reason`. resident_bytes: the
+    difference of the medians; per_slot_bytes: that by slot, where the arms differ in nothing but their number."""
+
+    first: str
+    second: str
+    p99: P99Comparison | None
+    reason: str | None
+    recovery: RecoveryComparison | None
+    resident_bytes: float | None
+    per_slot_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentSummary:
+    """All that is said. invalid and caveats come before any number; sentence is the verdict."""
+
+    subject: str
+    kind: str
+    title: str
+    device: str | None
+    on_cpu: bool
+    partial: bool
+    slo_ns: int | None
+    validity: tuple[RunValidity, ...]
+    invalid: tuple[str, ...]
+    caveats: tuple[str, ...]
+    missing_runs: int
+    load: Mapping[str, Any]
+    capacities: Mapping[str, Any]
+    arms: tuple[ArmSummary, ...]
+    comparisons: tuple[ArmComparison, ...]
+    sentence: str
+
+    @property
+    def valid(self) -> bool:
+        return not self.invalid
+
+    def to_json(self) -> dict[str, Any]:
+        """What `summary.json` holds: validity first, plain values only; derived numbers are written out."""
+        found: dict[str, Any] = {"schema_version": 1, "valid": self.valid, "sentence": self.sentence}
+        found |= {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self) if field.name != "sentence"}
+        return found
+
+
+def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | None = None) -> ExperimentSummary:
+    """Read every arm, judge every run, compare each arm with the first. `look` is shown each arm's rows while they are
+    in memory (for pictures). Raises BenchError where a run's records are damaged."""
+    from bench.analysis.verdict import verdict
+
+    validity: list[RunValidity] = []
+    arms: list[ArmSummary] = []
+    spikes: dict[str, pd.DataFrame] = {}
+    for files in subject.arms:
+        if not files.runs:
+            continue
+        for run in files.runs:
+            inside = str(run.path.relative_to(subject.path)) if run.path != subject.path else run.path.name
+            validity.append(RunValidity(run=inside, arm=files.name, validity=check_run(run.path)))
+        arm = read_arm(files.runs, files.numbers)
+        if look is not None:
+            look(files, arm)
+        arms.append(summarize_arm(files, arm, subject.slo_ns))
+        inside_spike = arm.requests["spike"].to_numpy() >= 0
+        spikes[files.name] = arm.requests.loc[inside_spike, ["run", "spike", "ok", "response_ns"]]
+        del arm
+    comparisons = tuple(_compare(arms[0], second, spikes, subject) for second in arms[1:])
+    summary = ExperimentSummary(
+        subject=subject.path.name,
+        kind=subject.kind,
+        title=subject.title,
+        device=subject.device,
+        on_cpu=subject.on_cpu,
+        partial=subject.partial,
+        slo_ns=subject.slo_ns,
+        validity=tuple(validity),
+        invalid=tuple(_invalid(validity)),
+        caveats=tuple(_caveats(subject, arms)),
+        missing_runs=sum(files.planned - len(files.runs) for files in subject.arms),
+        load=dict(subject.record.get("spikes") or (subject.record.get("schedule") or {}).get("provenance") or {}),
+        capacities=dict(subject.record.get("capacities") or {}),
+        arms=tuple(arms),
+        comparisons=comparisons,
+        sentence="",
+    )
+    return dataclasses.replace(summary, sentence=verdict(summary))
+
+
+def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSummary:
+    """Every figure of one arm."""
+    backlogs = backlog(arm)
+    starts = [run.run["server"] for run in files.runs if (run.run.get("server") or {}).get("ready_ns") is not None]
+    return ArmSummary(
+        name=files.name,
+        mode=files.setup.get("mode"),
+        runs=len(files.runs),
+        planned=files.planned,
+        partial=arm.partial,
+        unrecorded=arm.unrecorded,
+        duration_ns=arm.duration_ns,
+        latency=latency(arm.requests),
+        goodput=goodput(arm.requests, duration_ns=arm.duration_ns, slo_ns=slo_ns),
+        tail=tail_split(arm.requests),
+        pool=pool_use(arm.requests, waited_ns=HAND_OVER_NS),
+        recovery=recovery(arm, slo_ns=slo_ns, window_ns=recovery_window_ns(arm)),
+        memory=_memory_of(files.runs),
+        backlog=backlogs,
+        unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1),
+        ready_ns=median([start["ready_ns"] - start["started_ns"] for start in starts]) if starts else None,
+    )
+
+
+def recovery_window_ns(arm: ArmRecords) -> int:
+    """1 s, or less where spikes come so close that six windows do not fit between most of them (but at least 50 ms)."""
+    gaps = []
+    for run, duration_ns in zip(arm.runs, arm.durations_ns, strict=True):
+        own = sorted((spike for spike in arm.spikes if spike.run == run), key=lambda spike: spike.start_ns)
+        starts = [*(spike.start_ns for spike in own[1:]), duration_ns]
+        gaps += [start - spike.end_ns for spike, start in zip(own, starts, strict=True)]
+    if not gaps:
+        return WINDOW_NS
+    fitting = median(gaps) / _WINDOWS_BETWEEN
+    return next((window for window in _RECOVERY_WINDOWS_NS if window <= fitting), _RECOVERY_WINDOWS_NS[-1])
+
+
+def _memory_of(runs: Sequence[SavedRun]) -> tuple[Memory, ...]:
+    """The medians over the runs; the peak and the slots are the largest of any."""
+    import pyarrow.compute as pc
+
+    by_kind: dict[str, list[tuple[Memory, float | None]]] = {}
+    for run in runs:
+        timeline = run.table("timeline")
+        if timeline is None or timeline.num_rows == 0:
+            continue
+        whole = {one.kind: one.per_slot for one in memory(timeline)}
+        loaded = timeline.filter(pc.greater_equal(timeline.column("t_ns"), 0))
+        for one in memory(loaded if loaded.num_rows else timeline):
+            by_kind.setdefault(one.kind, []).append((one, whole.get(one.kind)))
+    return tuple(
+        Memory(
+            kind=kind,
+            first=int(median([one.first for one, _ in found])),
+            median=median([one.median for one, _ in found]),
+            peak=max(one.peak for one, _ in found),
+            last=int(median([one.last for one, _ in found])),
+            slots=max(one.slots for one, _ in found),
+            per_slot=median(per_slot) if (per_slot := [each for _, each in found if each is not None]) else None,
+        )
+        for kind, found in by_kind.items()
+    )
+
+
+def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.DataFrame], subject: Subject) -> ArmComparison:
+    p99, reason = None, None
+    unstable = [arm.name for arm in (first, second) if arm.unstable]
+    if unstable:
+        reason = f"{' and '.join(unstable)} cannot hold the base rate: a P99 grows with the length of the run"
+    else:
+        try:
+            p99 = compare_p99(spikes[first.name], spikes[second.name])
+        except BenchError as error:
+            reason = str(error)
+    one, two = first.resident, second.resident
+    setups = {files.name: files.setup for files in subject.arms}
+    return ArmComparison(
+        first=first.name,
+        second=second.name,
+        p99=p99,
+        reason=reason,
+        recovery=compare_recovery(first.recovery, second.recovery) if first.recovery and second.recovery else None,
+        resident_bytes=two.median - one.median if one and two else None,
+        per_slot_bytes=per_slot_between(one, two) if one and two and _only_slots_differ(setups[first.name], setups[second.name]) else None,
+    )
+
+
+def _only_slots_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    def rest(setup: Mapping[str, Any]) -> Any:
+        options = {key: value for key, value in (setup.get("options") or {}).items() if key != "pool"}
+        return setup.get("mode"), options, setup.get("settings")
+
+    return first.get("mode") == "warm-pool" and rest(first) == rest(second)
+
+
+def _invalid(validity: Sequence[RunValidity]) -> list[str]:
+    return [f"{one.run}: {check.problem}" for one in validity for check in one.validity.checks if check.problem]
+
+
+def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
+    found = []
+    for files in subject.arms:
+        if len(files.runs) < files.planned:
+            found.append(
+                f"{files.name}: {files.planned - len(files.runs)} of {files.planned} runs are missing, because the experiment stopped"
+            )
+    found += [f"{arm.name}: {arm.unrecorded} arrivals have no record; the run was cut off" for arm in arms if arm.unrecorded]
+    if subject.on_cpu:
+        found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")
+    if subject.device is None:
+        found.append("the device that the server ran on is not known: the server was not started here")
+    for arm in arms:
+        every = arm.share(None)
+        if every is not None and every.ok_share < 0.999:
+            found.append(
+                f"{arm.name}: {1 - every.ok_share:.2%} of the arrivals had no correct answer; percentiles are over the others, "
+                "attainment counts them as missed"
+            )
+    return [*found, *((subject.record.get("environment") or {}).get("warnings") or ())]
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON's own types, with the derived values that a reader would have to work out again."""
+    if isinstance(value, Validity):
+        return value.to_json()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        properties = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: plain(getattr(value, name)) for name in [*names, *properties]}
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,85 @@
+"""Bounds that a user sets on a load run or an experiment, for CI: `p99=200ms`, `spike.p99=1s`, and a share of good answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.errors import BenchError
+from bench.units import format_duration, parse_duration_ns
+
+if TYPE_CHECKING:
+    from bench.analysis.experiment import ArmSummary, ExperimentSummary
+
+_FORM = re.compile(r"\s*(?:([a-z_]+)\.)?(p50|p90|p95|p99|p999|max)\s*=\s*(\S.*?)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloGate:
+    """A percentile of the response time, of all arrivals or of one phase, that must not exceed `bound_ns`."""
+
+    text: str
+    phase: str | None
+    statistic: str
+    bound_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadGateResult:
+    """One gate for one arm; `measured` says what it was, or why it cannot be told (then it is missed)."""
+
+    gate: str
+    arm: str
+    measured: str
+    passed: bool
+
+    def describe(self) -> str:
+        return f"gate {'passed' if self.passed else 'MISSED'}: {self.gate} [{self.arm}], measured {self.measured}"
+
+
+def parse_slo(text: str) -> SloGate:
+    """Raises BenchError that shows the form."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise BenchError(f"--slo {text!r} is not [PHASE.]p50|p90|p95|p99|p999|max=TIME, such as p99=200ms or spike.p99=1s")
+    phase, statistic, bound = match.groups()
+    return SloGate(text=text.strip(), phase=phase, statistic=statistic, bound_ns=parse_duration_ns(bound, "--slo"))
+
+
+def check_goodput(goodput: float | None, slos: Sequence[SloGate]) -> None:
+    """Raises BenchError where the share is none."""
+    if goodput is not None and not 0 < goodput <= 1:
+        raise BenchError(f"--goodput {goodput:g} is not a share: write a number above 0 and at most 1, such as 0.99")
+
+
+def evaluate(summary: ExperimentSummary, slos: Sequence[SloGate], goodput: float | None) -> list[LoadGateResult]:
+    """Every gate for every arm of `summary`. The share of good answers is judged at the summary's SLO. Raises BenchError."""
+    if goodput is not None and summary.slo_ns is None:
+        raise BenchError("--goodput needs to know what is good: give --slo p99=TIME too, or run with --slo")
+    results = []
+    for arm in summary.arms:
+        results += [_slo(arm, slo) for slo in slos]
+        if goodput is not None:
+            every = arm.share(None)
+            share = None if every is None else every.attainment
+            gate = f"{goodput:g} of the arrivals within {format_duration(summary.slo_ns)}"
+            measured = "nothing" if share is None else f"{share:.5g}"
+            results.append(LoadGateResult(gate=gate, arm=arm.name, measured=measured, passed=share is not None and share >= goodput))
+    return results
+
+
+def _slo(arm: ArmSummary, slo: SloGate) -> LoadGateResult:
+    found = arm.phase(slo.phase)
+    if found is None:
+        phases = ", ".join(one.phase for one in arm.latency if one.phase)
+        raise BenchError(f"--slo {slo.text!r}: {arm.name} has no phase {slo.phase!r}, only {phases}")
+    value = getattr(found.response, "maximum" if slo.statistic == "max" else slo.statistic)
+    if arm.unstable:
+        measured, passed = "an arm that cannot hold its base load, so that this grows with the length of the run", False
+    elif value is None:
+        measured, passed = f"too few answers for it ({found.answered})", False
+    else:
+        measured, passed = format_duration(value), value <= slo.bound_ns
+    return LoadGateResult(gate=slo.text, arm=arm.name, measured=measured, passed=passed)

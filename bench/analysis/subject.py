@@ -1,0 +1,110 @@
+"""What is analysed: a load run or an experiment on the disk, also one that is not whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError
+from bench.records import SavedRun, open_run
+
+LOAD, EXPERIMENT = "load", "experiment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmFiles:
+    """The runs of one arm that are there. numbers: the block of each, which pairs it with another arm's run. planned: how
+    many there were to be. setup: mode, options and settings as asked for; empty where the server was not ours."""
+
+    name: str
+    runs: tuple[SavedRun, ...]
+    numbers: tuple[int, ...]
+    planned: int
+    setup: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What every number belongs to: a run or an experiment on the disk. title: engine, runtime, precision, device; device
+    None where it is not known. schedule: a hash of every arrival of every block, the same for the same load."""
+
+    path: Path
+    kind: str
+    title: str
+    device: str | None
+    engine: Mapping[str, Any]
+    record: Mapping[str, Any]
+    partial: bool
+    slo_ns: int | None
+    arms: tuple[ArmFiles, ...]
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device is not None and self.device.startswith("cpu")
+
+
+def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
+    """A load run or an experiment, also one that is not whole. Raises BenchError where it is another thing, or has no run."""
+    saved = open_run(path)
+    kind = saved.run.get("kind")
+    if kind == LOAD:
+        return _single(saved, slo_ns)
+    if kind != EXPERIMENT:
+        raise BenchError(f"{path} is a {kind} run; only load runs and experiments have arrivals")
+    engine = saved.run["engine"]
+    arms = []
+    for arm in saved.run["arms"]:
+        planned = [entry for entry in saved.run["order"] if entry["arm"] == arm["name"]]
+        places = [(entry["block"], saved.path / "runs" / f"{entry['block']:02d}-{entry['arm']}") for entry in planned]
+        found = [(block, open_run(place)) for block, place in sorted(places) if (place / "run.json").exists()]
+        runs, numbers = tuple(run for _, run in found), tuple(block for block, _ in found)
+        arms.append(ArmFiles(name=arm["name"], runs=runs, numbers=numbers, planned=len(planned), setup=arm))
+    if not any(arm.runs for arm in arms):
+        raise BenchError(f"{path} has no finished run yet; go on with it: bench burst --resume {saved.path}")
+    return Subject(
+        path=saved.path,
+        kind=EXPERIMENT,
+        title=str(saved.run.get("title") or engine["name"]),
+        device=engine.get("device"),
+        engine=engine,
+        record=saved.run,
+        partial=saved.partial,
+        slo_ns=saved.run.get("slo_ns") if slo_ns is None else slo_ns,
+        arms=tuple(arms),
+    )
+
+
+def _single(saved: SavedRun, slo_ns: int | None) -> Subject:
+    record, target = saved.run, saved.run.get("target") or {}
+    engine = record.get("engine") or {}
+    known = [target.get(key) for key in ("model", "platform", "server") if target.get(key)]
+    title = record.get("title") or ", ".join(map(str, known)) or saved.path.name
+    own_slo = (saved.read_json("summary.json") or {}).get("slo_ns")
+    name = str(record.get("arm") or record.get("scenario") or saved.path.name)
+    return Subject(
+        path=saved.path,
+        kind=LOAD,
+        title=str(title),
+        device=engine.get("device"),
+        engine=engine,
+        record=record,
+        partial=saved.partial,
+        slo_ns=own_slo if slo_ns is None else slo_ns,
+        arms=(ArmFiles(name=name, runs=(saved,), numbers=(int(record.get("block", 0)),), planned=1, setup=record.get("setup") or {}),),
+    )
+
+
+def schedule_hash(subject: Subject) -> str:
+    """Of every scheduled arrival (when, in which spike) of every block, whatever the file's bytes are."""
+    digest = hashlib.sha256()
+    blocks = {number: run for files in subject.arms for number, run in zip(files.numbers, files.runs, strict=True)}
+    for number, run in sorted(blocks.items()):
+        table = run.table("schedule", ["seq", "intended_ns", "spike"])
+        if table is not None:
+            digest.update(str(number).encode())
+            for name in ("intended_ns", "spike"):
+                digest.update(table.column(name).fill_null(-1).to_numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,66 @@
+"""From a folder on the disk to its page, whatever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.errors import BenchError
+from bench.records import SavedRun, open_run
+from bench.report.page import Page
+
+if TYPE_CHECKING:
+    from bench.analysis.experiment import ExperimentSummary
+
+
+def build_page(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> Page:
+    """The page of a load run, an experiment or a cold-start run. Raises BenchError where it is none of them."""
+    saved = open_run(path)
+    if saved.run.get("kind") == "coldstart":
+        return _coldstart(saved)
+    return load_report(path, pictures=pictures, slo_ns=slo_ns)[1]
+
+
+def load_report(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> tuple[ExperimentSummary, Page]:
+    """The summary of a load run or an experiment, and the page that shows it. Raises BenchError."""
+    from bench.analysis.experiment import summarize
+    from bench.analysis.series import ArmSeries, arm_series, common_block
+    from bench.analysis.subject import open_subject
+    from bench.report.burst_page import load_page
+
+    subject = open_subject(path, slo_ns)
+    if not pictures:
+        summary = summarize(subject)
+        return summary, load_page(subject, summary)
+    from bench.report.figures_burst import burst_pictures
+
+    block, series = common_block(subject.arms), list[ArmSeries]()
+    summary = summarize(subject, lambda files, arm: series.append(arm_series(files, arm, block)))
+    return summary, load_page(subject, summary, burst_pictures(summary, series))
+
+
+def write_html(target: Path, pages: Sequence[Page]) -> None:
+    """Replace `target` as a whole."""
+    import bench
+    from bench.records import naming
+    from bench.report.html import render
+
+    new = target.with_name(target.name + ".new")
+    with naming(target):
+        new.write_text(render(pages, bench.__version__), "utf-8")
+    new.replace(target)
+
+
+def _coldstart(saved: SavedRun) -> Page:
+    from bench.analysis.phases import summarize
+    from bench.engine.manifest import parse_manifest
+    from bench.report.coldstart_page import coldstart_page
+
+    table = saved.table("cold_starts")
+    if table is None or not table.num_rows:
+        raise BenchError(f"{saved.path} has no finished trial")
+    variants = saved.run.get("variants") or []
+    warnings = (saved.run.get("environment") or {}).get("warnings") or ()
+    summary = summarize(table, [variant["label"] for variant in variants], saved.run["settings"]["trials"], warnings)
+    return coldstart_page(saved, summary, parse_manifest(variants[0]["engine"]).title)

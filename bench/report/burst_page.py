@@ -1,0 +1,334 @@
+"""The page of a load run or a burst experiment, from its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bench.analysis.experiment import HAND_OVER_NS
+from bench.analysis.verdict import unstable_words
+from bench.report.facts import environment_facts
+from bench.report.page import Page, Picture, Table
+from bench.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from bench.analysis.experiment import ArmComparison, ArmSummary, ExperimentSummary
+    from bench.analysis.subject import Subject
+
+_ALL = "all arrivals"
+
+
+def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[Picture] = ()) -> Page:
+    """Every number comes from `summary`."""
+    record = subject.record
+    badges = [("valid", "good") if summary.valid else ("NOT VALID", "bad")]
+    badges += [("CPU result", "plain")] if summary.on_cpu else [("device not known", "plain")] if summary.device is None else []
+    badges += [("not finished", "bad")] if summary.partial or summary.missing_runs else []
+    return Page(
+        title=summary.title,
+        subtitle=f"{'burst experiment' if summary.kind == 'experiment' else 'load run'} {summary.subject}",
+        badges=tuple(badges),
+        invalid=summary.invalid,
+        caveats=summary.caveats,
+        sentence=summary.sentence,
+        main=arms_table(summary),
+        statements=tuple(describe_comparison(comparison) for comparison in summary.comparisons),
+        pictures=tuple(pictures),
+        tables=(_phases_table(summary), _ends_table(summary), _tail_table(summary), _recovery_table(summary), _backlog_table(summary)),
+        checks=tuple(_checks_table(one.run, one.validity.checks) for one in summary.validity),
+        facts=(
+            *_load_facts(summary),
+            *environment_facts(record.get("environment") or {}),
+            ("command", " ".join(record.get("command") or ())),
+        ),
+        method=_method(summary),
+    )
+
+
+def arms_table(summary: ExperimentSummary) -> Table:
+    """The main table: a column an arm, a row a question."""
+    slo = f"answered within {format_duration(summary.slo_ns)}"
+    questions: list[tuple[str, Callable[[ArmSummary], str]]] = [
+        ("P99 in spikes", lambda arm: "unstable" if arm.unstable else _p99(arm, "spike")),
+        ("median in spikes", lambda arm: _percentile(arm, "spike", "p50")),
+        ("P99 outside spikes", lambda arm: "unstable" if arm.unstable else _base_p99(arm)),
+        ("P99 in spikes, uncorrected", lambda arm: "unstable" if arm.unstable else _percentile(arm, "spike", "p99", "round_trip")),
+        *([(slo, lambda arm: _share(arm, "attainment"))] if summary.slo_ns is not None else []),
+        *([("goodput", lambda arm: _rate(arm, "goodput_per_s"))] if summary.slo_ns is not None else []),
+        ("no correct answer", lambda arm: _failed(arm)),
+        ("recovery after a spike", _recovery),
+        (f"found a free slot within {format_duration(HAND_OVER_NS)}", lambda arm: _percent(arm.pool.hit_share)),
+        ("wait for a slot, P99", lambda arm: format_duration(arm.pool.pool_wait_p99_ns)),
+        ("waited for a load", lambda arm: _percent(arm.pool.loaded_share)),
+        ("memory (resident, median)", lambda arm: format_size(arm.resident.median) if arm.resident else "-"),
+        ("memory (peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
+        ("memory of a slot", lambda arm: format_size(arm.resident.per_slot) if arm.resident else "-"),
+        ("server ready after", lambda arm: format_duration(arm.ready_ns)),
+        ("arrivals", lambda arm: f"{arm.latency[0].arrivals:,}"),
+        ("runs", lambda arm: f"{arm.runs} of {arm.planned}"),
+    ]
+    rows = [(name, *(answer(arm) for arm in summary.arms)) for name, answer in questions]
+    notes = [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if arm.unstable]
+    return Table(
+        title="arms",
+        header=("", *(arm.name for arm in summary.arms)),
+        rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])),
+        note=" ".join(notes),
+    )
+
+
+def describe_comparison(comparison: ArmComparison) -> str:
+    """One line on `second` against `first`, with its interval and what the run could have seen."""
+    head = f"{comparison.second} against {comparison.first}"
+    p99 = comparison.p99
+    if p99 is None:
+        return f"{head}: no P99 ratio, because {comparison.reason}"
+    spikes = p99.units * p99.spikes_per_unit
+    line = (
+        f"{head}: P99 of a typical spike {format_duration(p99.second_p99_ns)} against {format_duration(p99.first_p99_ns)}, {p99.ratio:.3g}x"
+    )
+    if p99.ratio_interval is None or p99.difference_interval is None:
+        return f"{line} ({spikes} spikes, too few for an interval)"
+    ends = f"{_signed(p99.difference_interval.low)} to {_signed(p99.difference_interval.high)}"
+    line += (
+        f" (95 %: {p99.ratio_interval.low:.3g}x to {p99.ratio_interval.high:.3g}x), a difference of {_signed(p99.difference_ns)} "
+        f"(95 %: {ends}), over {spikes} spikes"
+    )
+    if not p99.distinguishable:
+        line += "; not distinguishable"
+    if p99.smallest_ratio is not None:
+        line += f"; a slowdown of {p99.smallest_ratio:.3g}x would have been seen in 4 of 5 such runs"
+    if p99.more_spikes:
+        line += f"; {p99.more_spikes} more spikes would show this difference"
+    if comparison.recovery is not None:
+        recovery = comparison.recovery
+        line += (
+            f"; recovery took longer with {comparison.first} in {recovery.first_longer} spikes, with {comparison.second} in "
+            f"{recovery.second_longer}, equal in {recovery.equal}, undecided in {recovery.undecided}"
+        )
+    if comparison.resident_bytes is not None:
+        more = "more" if comparison.resident_bytes >= 0 else "less"
+        line += f"; {format_size(abs(comparison.resident_bytes))} {more} resident memory"
+    if comparison.per_slot_bytes is not None:
+        line += f", {format_size(comparison.per_slot_bytes)} a slot"
+    return line
+
+
+def _phases_table(summary: ExperimentSummary) -> Table:
+    rows = []
+    for arm in summary.arms:
+        for one in arm.latency:
+            for kind, found in (("response", one.response), ("round trip", one.round_trip)):
+                values = (found.p50, found.p90, found.p95, found.p99, found.p999, found.maximum)
+                rows.append((arm.name, one.phase or _ALL, kind, f"{one.answered:,}", *(format_duration(value) for value in values)))
+    return Table(
+        title="Percentiles by phase",
+        header=("arm", "phase", "", "answered", "P50", "P90", "P95", "P99", "P99.9", "largest"),
+        rows=tuple(rows),
+        note=(
+            "Exact, nearest rank, over correct answers. Response counts from when a request was due, round trip from when it was sent: "
+            "what lies between is what a closed loop would not see. A dash: too few answers for that percentile."
+        ),
+    )
+
+
+def _ends_table(summary: ExperimentSummary) -> Table:
+    rows = []
+    for arm in summary.arms:
+        for one in arm.goodput:
+            shares = (one.ok_share, one.failed_share, one.shed_share, one.unsent_share)
+            rates = (one.offered_per_s, one.completed_per_s, one.goodput_per_s)
+            rows.append(
+                (
+                    arm.name,
+                    one.phase or _ALL,
+                    f"{one.arrivals:,}",
+                    *(f"{share:.2%}" for share in shares),
+                    _percent(one.attainment, 2),
+                    *("-" if rate is None else f"{rate:.4g}/s" for rate in rates),
+                )
+            )
+    return Table(
+        title="How arrivals ended",
+        header=("arm", "phase", "arrivals", "correct", "failed", "shed", "not sent", "within SLO", "offered", "completed", "goodput"),
+        rows=tuple(rows),
+        note=(
+            "Shares of all arrivals. Failed: wrong, error or timeout; shed: refused by a full server; not sent: by the generator. "
+            "Rates over the scheduled time."
+        ),
+    )
+
+
+def _tail_table(summary: ExperimentSummary) -> Table:
+    rows = []
+    for arm in summary.arms:
+        for part in arm.tail.parts if arm.tail else ():
+            between = f"{format_duration(part.interval.low)} .. {format_duration(part.interval.high)}" if part.interval else "-"
+            rows.append((arm.name, part.name.replace("_", " "), format_duration(part.mean_ns), between, _percent(part.share, 1)))
+    return Table(
+        title="What the slowest 1 % wait for",
+        header=("arm", "part", "mean", "95 % interval", "share"),
+        rows=tuple(rows),
+        note="Means over the same slow requests, so they add up; intervals over spikes. A dash: not told, or too few spikes.",
+    )
+
+
+def _recovery_table(summary: ExperimentSummary) -> Table:
+    rows = []
+    for arm in summary.arms:
+        found = arm.recovery
+        if found is None or not found.spikes:
+            continue
+        spikes = len(found.spikes)
+        excess = sum(spike.excess_ns for spike in found.spikes) / spikes
+        rows.append(
+            (
+                arm.name,
+                format_duration(found.base_p99_ns),
+                f"{found.windows} of {format_duration(found.window_ns)}",
+                format_duration(found.median_ns),
+                f"{found.censored} of {spikes}",
+                format_duration(found.slo_median_ns),
+                f"{excess / 1e9:.3g} s",
+                str(max(spike.peak_backlog for spike in found.spikes)),
+            )
+        )
+    return Table(
+        title="Recovery after a spike",
+        header=(
+            "arm",
+            "P99 of the base",
+            "windows",
+            "recovered after",
+            "not in time",
+            "SLO again after",
+            "waited too long",
+            "most waiting",
+        ),
+        rows=tuple(rows),
+        note=(
+            "Recovered: so many windows in a row with a P99 within 20 % of the base's, and no queue. Medians by Kaplan and Meier: a "
+            "spike that was not over before the next one counts as longer than what was seen. Waited too long: the time of all requests "
+            "of a spike beyond that bound, added up, mean of the spikes. Most waiting: arrivals due and not done at once."
+        ),
+    )
+
+
+def _backlog_table(summary: ExperimentSummary) -> Table:
+    rows = []
+    for arm in summary.arms:
+        slopes = [one for one in arm.backlog if one.slope_per_s is not None]
+        ends = "-"
+        if slopes:
+            intervals = [one.slope_interval for one in slopes if one.slope_interval is not None]
+            low, high = (f"{min(i.low for i in intervals):.3g}", f"{max(i.high for i in intervals):.3g}") if intervals else ("-", "-")
+            ends = f"{low} .. {high}"
+        slope = arm.backlog_slope_per_s
+        stable = f"{sum(not one.unstable for one in arm.backlog)} of {len(arm.backlog)} runs"
+        rows.append((arm.name, str(max(one.peak for one in arm.backlog)), "-" if slope is None else f"{slope:.3g}/s", ends, stable))
+    return Table(
+        title="Does it hold the base load?",
+        header=("arm", "largest backlog", "growth outside spikes", "95 % interval", "held"),
+        rows=tuple(rows),
+        note="Growth of the requests that are due and not done, outside spikes, median of the runs; an arm that grows has no P99.",
+    )
+
+
+def _checks_table(run: str, checks: Sequence[Any]) -> Table:
+    rows = tuple((check.name, check.value, "passed" if check.problem is None else f"INVALID: {check.problem}") for check in checks)
+    return Table(title=run, header=("check", "measured", "result"), rows=rows)
+
+
+def _load_facts(summary: ExperimentSummary) -> list[tuple[str, str]]:
+    load, facts = summary.load, [("engine and device", summary.title)]
+    if "base_per_s" in load:
+        text = (
+            f"{load['count']} spikes of {load['peak_per_s']:.4g}/s on a base of {load['base_per_s']:.4g}/s, "
+            f"each {format_duration(load['hold_ns'])} "
+            f"long, {format_duration(load['rest_ns'])} apart in the mean, in {load['blocks']} blocks; seed {load['seed']}"
+        )
+        facts.append(("load of each arm", text))
+    elif load.get("arrivals"):
+        facts.append(("load", str(load["arrivals"])))
+    capacities = [
+        f"{name} {entry['rate_per_s']:.3g}/s ({entry['requests']} requests, {entry['senders']} at a time)"
+        for name, entry in summary.capacities.items()
+    ]
+    if capacities:
+        facts.append(("capacity measured first", "; ".join(capacities)))
+    return facts
+
+
+def _method(summary: ExperimentSummary) -> tuple[tuple[str, str], ...]:
+    found = [
+        (
+            "arrival clock",
+            "Every arrival was scheduled before the first was sent (open loop). A response time counts from when the request was due, "
+            "so a server that stalls is charged for all who wait.",
+        ),
+        ("percentiles", "Exact, from every row, also across runs; none from fewer samples than it needs."),
+    ]
+    if summary.comparisons:
+        found += [
+            (
+                "arms",
+                "Each block starts a fresh server for each arm and gives all the same schedule, in random order, so that a drift of the "
+                "machine meets all alike.",
+            ),
+            (
+                "intervals",
+                "The unit is the spike, because requests of one spike share its fate. The P99 of each spike, paired between arms, on a "
+                "logarithmic scale; a 95 % t interval of the mean. An interval over single requests would be far too narrow.",
+            ),
+        ]
+    found.append(("same numbers", "This page and summary.json come from the same computation."))
+    return tuple(found)
+
+
+def _p99(arm: ArmSummary, phase: str) -> str:
+    found = arm.phase(phase)
+    if found is None:
+        return "-"
+    if found.response.p99 is None and found.response.maximum is not None:
+        return f"{format_duration(found.response.maximum)} (largest of {found.answered})"
+    return format_duration(found.response.p99)
+
+
+def _base_p99(arm: ArmSummary) -> str:
+    return next((_p99(arm, name) for name in ("base", "steady", "rest") if arm.phase(name) is not None), "-")
+
+
+def _percentile(arm: ArmSummary, phase: str, name: str, kind: str = "response") -> str:
+    found = arm.phase(phase)
+    return format_duration(getattr(getattr(found, kind), name)) if found is not None else "-"
+
+
+def _share(arm: ArmSummary, name: str) -> str:
+    return _percent(getattr(arm.share(None), name), 2)
+
+
+def _rate(arm: ArmSummary, name: str) -> str:
+    rate = getattr(arm.share(None), name)
+    return "-" if rate is None else f"{rate:.4g}/s"
+
+
+def _failed(arm: ArmSummary) -> str:
+    every = arm.share(None)
+    return "-" if every is None else f"{1 - every.ok_share:.2%}"
+
+
+def _recovery(arm: ArmSummary) -> str:
+    if arm.recovery is None or not arm.recovery.spikes:
+        return "-"
+    late = f" ({arm.recovery.censored} of {len(arm.recovery.spikes)} not in time)" if arm.recovery.censored else ""
+    if arm.recovery.median_ns is None:
+        return f"not before the next spike{late}"
+    return format_duration(arm.recovery.median_ns) + late
+
+
+def _percent(share: float | None, digits: int = 1) -> str:
+    return "-" if share is None else f"{share:.{digits}%}"
+
+
+def _signed(ns: float) -> str:
+    return ("+" if ns >= 0 else "-") + format_duration(abs(ns))

@@ -1,0 +1,99 @@
+"""`bench burst` with real servers and a real generator: killed, stopped, resumed, and whole in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.analysis.experiment import summarize
+from bench.analysis.subject import open_subject
+from bench.errors import EXIT_FINE, EXIT_INTERRUPTED, EXIT_INVALID_RUN, EXIT_WRONG_INPUT
+from tests.conftest import BenchCommand
+
+ARMS = "warm-pool,lazy"
+FLAGS = ("--arms", ARMS, "--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert process.poll() is None, "the command ended before its time"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def finished(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob("runs/*/run.json"))
+
+
+def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def start(environment: dict[str, str], folder: Path, *arguments: str | Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "bench", "burst", *map(str, arguments)]
+    log = (folder / "log").open("ab")
+    return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
+    """Send the signal and wait until the command and everything that it had started are gone."""
+    family = family_of(process)
+    assert family
+    os.kill(process.pid, number)
+    code = process.wait(60)
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+    return code
+
+
+@pytest.mark.timeout(240)
+def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str, str], bench_command: BenchCommand) -> None:
+    results = tmp_path / "results"
+    process = start(bench_environment, tmp_path, "tiny", *FLAGS, "--results", results)
+    wait_for(lambda: any(results.glob("*.partial/runs/*/run.json")), process)
+    (folder,) = results.glob("*.partial")
+    second = bench_command("burst", "tiny", *FLAGS)
+    assert second.returncode == EXIT_WRONG_INPUT
+    assert f"another bench burst is running (process {process.pid})" in second.stderr
+    assert end(process, signal.SIGKILL) == -signal.SIGKILL
+
+    half = summarize(open_subject(folder))
+    assert half.partial and half.missing_runs == 1
+    assert bench_command("check", folder).returncode == EXIT_INVALID_RUN
+    told = bench_command("report", folder, "--markdown").stdout
+    assert "missing" in told and "not finished" in told
+
+    process = start(bench_environment, tmp_path, "--resume", folder)
+    wait_for(lambda: any(folder.glob("runs/*.partial/*.partial/requests.arrows")), process)
+    assert end(process, signal.SIGINT) == EXIT_INTERRUPTED
+    assert json.loads((folder / "summary.json").read_text())["missing_runs"] == 1
+    assert (folder / "report.html").stat().st_size > 10_000
+
+    done = bench_command("burst", "--resume", folder, "--json")
+    assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
+    whole = folder.with_suffix("")
+    assert not folder.exists() and len(finished(whole)) == 2
+    printed = json.loads(done.stdout)
+    kept = json.loads((whole / "summary.json").read_text())
+    assert printed == {"run": str(whole), **kept}
+    assert (kept["missing_runs"], kept["partial"], kept["on_cpu"]) == (0, False, True)
+    assert [arm["name"] for arm in kept["arms"]] == ["warm-pool", "lazy"]  # as asked for, whichever came first
+    assert kept == json.loads(json.dumps(summarize(open_subject(whole)).to_json()))
+    for arm in kept["arms"]:
+        every = arm["latency"][0]
+        assert every["arrivals"] == arm["goodput"][0]["arrivals"] == sum(arm["goodput"][0]["counts"].values())
+        assert arm["memory"][0]["median"] > 10_000_000
+    lazy = kept["arms"][1]
+    assert lazy["pool"]["loaded_share"] > 0  # each block's server loads at its first request
+    assert kept["arms"][0]["latency"][0]["arrivals"] == lazy["latency"][0]["arrivals"]
+    assert (whole / "report.html").stat().st_size < 3_000_000

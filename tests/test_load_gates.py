@@ -1,0 +1,90 @@
+"""`bench check RUN --slo ... --goodput ...`: validity first, then the bounds, by the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.analysis.load_gates import parse_slo
+from bench.cli import app as commands
+from bench.errors import EXIT_FINE, EXIT_GATE_MISSED, EXIT_INVALID_RUN, BenchError
+from tests.experiments import MS, cold_and_warm, write_experiment
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_experiment(tmp_path_factory.mktemp("gates") / "e", cold_and_warm, slo_ns=None)
+
+
+def check(*arguments: object) -> int:
+    code = commands(["check", *map(str, arguments)], standalone_mode=False)
+    assert isinstance(code, int)
+    return code
+
+
+def test_forms() -> None:
+    gate = parse_slo("spike.p99 = 1.5s")
+    assert (gate.phase, gate.statistic, gate.bound_ns) == ("spike", "p99", 1500 * MS)
+    for text in ("p99", "p98=1s", "p99=1", "p99<1s", "=1s"):
+        with pytest.raises(BenchError):
+            parse_slo(text)
+
+
+# The warm pool's spikes end at 20 * 1.5 + 19.9 = 49.9 ms, the cold load's at 169.9 ms.
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ((), EXIT_FINE),
+        (("--slo", "max=170ms"), EXIT_FINE),
+        (("--slo", "max=160ms"), EXIT_GATE_MISSED),
+        (("--slo", "max=50ms", "--arm", "warm-pool"), EXIT_FINE),
+        (("--slo", "p50=12ms", "--slo", "spike.p50=12ms", "--arm", "warm-pool"), EXIT_GATE_MISSED),
+        (("--slo", "max=50ms", "--goodput", "1", "--arm", "warm-pool"), EXIT_FINE),
+        (("--slo", "p50=45ms", "--goodput", "0.99", "--arm", "warm-pool"), EXIT_GATE_MISSED),
+    ],
+)
+def test_exit_codes(experiment: Path, arguments: tuple[str, ...], code: int) -> None:
+    assert check(experiment, *arguments) == code
+
+
+def test_what_is_missed_is_said_with_what_was_measured(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(experiment, "--slo", "max=160ms") == EXIT_GATE_MISSED
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("gate")]
+    assert lines == [
+        "gate MISSED: max=160ms [cold-load], measured 170 ms",
+        "gate passed: max=160ms [warm-pool], measured 49.9 ms",
+    ]
+
+
+def test_json(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(experiment, "--slo", "max=160ms", "--json") == EXIT_GATE_MISSED
+    found = json.loads(capsys.readouterr().out)
+    assert found["valid"] and [gate["passed"] for gate in found["gates"]] == [False, True]
+
+
+def test_an_invalid_run_is_no_missed_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_experiment(tmp_path / "e", cold_and_warm, status=lambda arm, block, seq: "not_sent" if seq % 20 == 0 else "ok")
+    assert check(path, "--slo", "max=1ns") == EXIT_INVALID_RUN
+    assert "gate" not in capsys.readouterr().out
+
+
+def test_half_an_experiment_passes_no_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_experiment(tmp_path / "e.partial", cold_and_warm, leave_out=["01-warm-pool"])
+    assert check(path, "--slo", "max=10s") == EXIT_INVALID_RUN
+    assert "1 runs of the experiment are missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--goodput", "0.99"), "needs to know what is good"),
+        (("--slo", "p99=1s", "--goodput", "99"), "is not a share"),
+        (("--slo", "p99=1s", "--arm", "no"), "has no such arm, only cold-load, warm-pool"),
+        (("--slo", "peak.p99=1s"), "has no phase 'peak', only base, spike, rest"),
+    ],
+)
+def test_wrong_bounds_are_one_sentence(experiment: Path, arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        check(experiment, *arguments)
