@@ -54,7 +54,7 @@ def write_html(target: Path, pages: Sequence[Page]) -> None:
 
 def _coldstart(saved: SavedRun) -> Page:
     from bench.analysis.phases import summarize
-    from bench.engine.manifest import parse_manifest
+    from bench.engine.manifest_reading import parse_manifest
     from bench.report.coldstart_page import coldstart_page
 
     table = saved.table("cold_starts")
@@ -63,4 +63,8 @@ def _coldstart(saved: SavedRun) -> Page:
     variants = saved.run.get("variants") or []
     warnings = (saved.run.get("environment") or {}).get("warnings") or ()
     summary = summarize(table, [variant["label"] for variant in variants], saved.run["settings"]["trials"], warnings)
-    return coldstart_page(saved, summary, parse_manifest(variants[0]["engine"]).title)
+    try:
+        manifest = parse_manifest(variants[0]["engine"])
+    except ValueError as error:
+        raise BenchError(f"{saved.path / 'run.json'} has no complete manifest of its engine ({error})") from None
+    return coldstart_page(saved, summary, manifest.title)
