@@ -70,7 +70,7 @@ def flush() -> None:
 class _Forgiving(io.FileIO):
     """A file that says nothing of it when its reader has gone."""
 
-    def write(self, content: Buffer, /) -> int | None:
+    def write(self, content: Buffer, /) -> int:
         try:
             return super().write(content)
         except BrokenPipeError:

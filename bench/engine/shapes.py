@@ -218,7 +218,7 @@ def _make_values(tensor: Tensor, shape: Sequence[int], source: InputSource, gene
     if dtype == np.dtype(bool):
         return np.ones(tuple(shape), dtype=bool)
     if dtype.kind == "f":
-        if max(abs(source.low), abs(source.high)) > np.finfo(dtype).max:
+        if max(abs(source.low), abs(source.high)) > float(np.finfo(dtype).max):
             raise BenchError(f"--input {tensor.name}=uniform:{source.low:g}:{source.high:g} does not fit {tensor.datatype}")
         return np.asarray(generator.uniform(source.low, source.high, tuple(shape)).astype(dtype))
     limits = np.iinfo(dtype)
