@@ -52,10 +52,11 @@ def one_sentence(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-def describe_defect(error: BaseException, program: str) -> str:
-    """The one line (with the traceback before it, where the environment asks for that) for an error that no code foresaw."""
+def describe_defect(error: BaseException, program: str, whose: str) -> str:
+    """One line for an error that no code foresaw; the traceback before it where the environment asks for that."""
+    told = f"{program}: a defect of {whose}: {type(error).__name__}: {one_sentence(error):.300}"
     if os.environ.get(TRACEBACK_VARIABLE):
         import traceback
 
-        return "".join(traceback.format_exception(error)) + f"{program}: a defect of {program}"
-    return f"{program}: a defect of {program}: {type(error).__name__}: {one_sentence(error):.300} (set {TRACEBACK_VARIABLE}=1 to see where)"
+        return "".join(traceback.format_exception(error)) + told
+    return f"{told} (set {TRACEBACK_VARIABLE}=1 to see where)"

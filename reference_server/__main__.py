@@ -197,7 +197,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
-        print(describe_defect(error, "reference_server"), file=sys.stderr)
+        print(describe_defect(error, "reference_server", "the server"), file=sys.stderr)
         sys.exit(EXIT_DEFECT)
     sys.exit(code)
 

@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"probe: {one_sentence(error)}", file=sys.stderr)
         return EXIT_WRONG_INPUT
     except Exception as error:
-        print(describe_defect(error, "reference_server.probe"), file=sys.stderr)
+        print(describe_defect(error, "probe", "the probe, or of the runtime that it runs"), file=sys.stderr)
         return EXIT_DEFECT
     return 0
 

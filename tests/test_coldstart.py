@@ -129,12 +129,17 @@ def test_memory_and_page_cache_are_known_or_null(done: Done) -> None:
 
 
 def test_the_folder_holds_all_that_the_answer_rests_on(done: Done, tiny_engine: Path) -> None:
-    assert sorted(path.name for path in done.folder.iterdir()) == ["cold_starts.parquet", "run.json", "summary.json", "waterfall.png"]
+    assert sorted(path.name for path in done.folder.iterdir()) == [
+        "cold_starts.parquet", "report.html", "run.json", "summary.json", "waterfall.png",
+    ]  # fmt: skip
     assert (done.folder / "waterfall.png").read_bytes().startswith(b"\x89PNG")
     summary = json.loads((done.folder / "summary.json").read_text())
     assert {**summary, "run": str(done.folder)}.items() <= done.summary.items()
     run = open_run(done.folder)
     assert not run.partial
+    assert summary["subject"].startswith("tiny, onnxruntime ") and summary["subject"].endswith(", input 1x64, one request at a time")
+    table = run.table("cold_starts")
+    assert table is not None and table.schema.metadata[b"subject"].decode() == summary["subject"]
     assert run.run["settings"]["trials"] == 3
     assert run.run["settings"]["seed"] == 7
     assert run.run["variants"][0]["engine"] == json.loads((tiny_engine / "manifest.json").read_text())
@@ -239,7 +244,7 @@ def test_a_gate_that_is_missed_and_one_that_passes(synthetic: Callable[..., Path
     ("declared", "says"),
     [
         ({"wrong_every_runs": 1}, "output 'output' is off by"),
-        ({"fail_every_runs": 1}, "the child process ended with code 1: RuntimeError: synthetic: this run was declared to fail"),
+        ({"fail_every_runs": 1}, "of the runtime that it runs: RuntimeError: synthetic: this run was declared to fail"),
     ],
 )
 def test_an_engine_that_fails_says_so_in_one_sentence(

@@ -43,7 +43,7 @@ def _run() -> int:
     except Exception as error:
         # typer has no public name for the class of its usage errors; all of them can say what is wrong
         if not hasattr(error, "format_message"):
-            print(describe_defect(error, "bench"), file=sys.stderr)
+            print(describe_defect(error, "bench", "bench"), file=sys.stderr)
             return EXIT_DEFECT
         print(f"bench: {error.format_message().rstrip('.')}; see `{_help_command(error)}`", file=sys.stderr)
         return EXIT_WRONG_INPUT
