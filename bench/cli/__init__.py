@@ -19,8 +19,9 @@ def main() -> None:
     try:
         streams.flush()
     except OSError as error:
-        print(f"bench: standard output cannot be written: {one_sentence(error)}", file=sys.stderr)
-        code = code or EXIT_WRONG_INPUT
+        if code == 0:  # else the command has said what is wrong
+            print(f"bench: standard output cannot be written: {one_sentence(error)}", file=sys.stderr)
+            code = EXIT_WRONG_INPUT
     sys.exit(code)
 
 

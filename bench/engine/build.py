@@ -73,7 +73,7 @@ def build_engine(
     Raises BenchError: what cannot be read, optimised, run, or does not answer like its source.
     """
     check_request(request, directory, replace_anything=replace_anything)
-    target = directory.resolve() if directory.is_symlink() else directory
+    target = directory.resolve() if directory.is_symlink() or directory.name in ("", "..") else directory
     target.parent.mkdir(parents=True, exist_ok=True)
     clear_abandoned(target.parent)
     with draft_folder(target) as workplace:
