@@ -61,7 +61,7 @@ def test_an_error_that_nobody_foresaw_is_a_defect_and_not_a_missed_gate(shell: S
     assert ended.stderr == "bench: a defect of bench: KeyError: 'lost' (set COLDBURST_TRACEBACK=1 to see where)\ncode 70\n"
 
 
-def test_a_server_with_closed_streams_ends_cleanly(bench_environment: dict[str, str], synthetic: Callable[..., Path], closed: str) -> None:
+def test_a_server_with_closed_streams_ends_cleanly(bench_environment: dict[str, str], synthetic: Callable[..., Path]) -> None:
     line = f"exec {sys.executable} -P -m reference_server {synthetic()} --port 0 <&- 2>&-"
     with subprocess.Popen(["bash", "-c", line], env=bench_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
