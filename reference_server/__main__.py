@@ -73,7 +73,10 @@ async def _serve(settings: ServerSettings, log: Log) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     if settings.stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), on_input)
+        try:
+            loop.add_reader(sys.stdin.fileno(), on_input)
+        except OSError:  # a file, or the null device
+            raise BenchError("--stop-with-stdin needs a pipe or a terminal as standard input, whose end can be waited for") from None
     registry = Registry(settings.engines, settings.pool, on_device_spoiled=on_device_spoiled)
     timeline = _open_timeline(settings, registry)
     app = App(registry, log, max_body_bytes=settings.limits.max_body_bytes)
