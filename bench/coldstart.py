@@ -216,7 +216,7 @@ def cold_start_schema(subject: str | None = None) -> pa.Schema:
             ("device_bytes", pa.int64()),
             ("page_cache", pa.string()),
         ],
-        metadata=None if subject is None else {"subject": subject},
+        metadata=None if subject is None else {"coldburst.subject": subject},
     )
 
 

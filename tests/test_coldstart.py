@@ -139,7 +139,7 @@ def test_the_folder_holds_all_that_the_answer_rests_on(done: Done, tiny_engine: 
     assert not run.partial
     assert summary["subject"].startswith("tiny, onnxruntime ") and summary["subject"].endswith(", input 1x64, one request at a time")
     table = run.table("cold_starts")
-    assert table is not None and table.schema.metadata[b"subject"].decode() == summary["subject"]
+    assert table is not None and table.schema.metadata[b"coldburst.subject"].decode() == summary["subject"]
     assert run.run["settings"]["trials"] == 3
     assert run.run["settings"]["seed"] == 7
     assert run.run["variants"][0]["engine"] == json.loads((tiny_engine / "manifest.json").read_text())
