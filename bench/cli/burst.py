@@ -207,5 +207,5 @@ def _prepare(
     )
     found = environment.collect(results)
     facts = {**environment.to_json(found), "warnings": environment.warnings(found)}
-    folder, planned = start_experiment(results, new_run_id("burst", Path(subject).stem), setup, capacities, facts, sys.argv)
+    folder, planned = start_experiment(results, new_run_id("burst", Path(subject).stem), setup, capacities, facts, ["bench", *sys.argv[1:]])
     return folder, setup, planned

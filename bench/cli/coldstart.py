@@ -168,7 +168,7 @@ def run_coldstart(
     plan = Plan(variants=variants, levels=chosen, trials=trials, seed=seed, python=python, trust=trust, timeout_s=timeout_s)
     found = environment.collect(results)
     facts = {**environment.to_json(found), "warnings": environment.warnings(found)}
-    folder = start_run(results, new_run_id("coldstart", Path(subject).stem), plan, facts, sys.argv)
+    folder = start_run(results, new_run_id("coldstart", Path(subject).stem), plan, facts, ["bench", *sys.argv[1:]])
     finished = False
     try:
         with bar("cold starts") as show:
