@@ -36,6 +36,7 @@ class Burst:
     spikes: int = 20
     blocks: int = 5
     seed: int = 1
+    first_contact: bool = False
 
 
 @app.command()
@@ -56,6 +57,9 @@ def burst(
     slo: Annotated[str | None, typer.Option(metavar="TIME", help="Response time that counts as good.")] = None,
     deadline: Annotated[str, typer.Option(metavar="TIME", help="When an arrival without an answer is a timeout.")] = "30s",
     calibrate: Annotated[str, typer.Option(metavar="TIME", help="How long the capacity of each arm is measured.")] = "3s",
+    first_contact: Annotated[
+        bool, typer.Option("--first-contact", help="One more block, in which a spike is the first that a ready server gets.")
+    ] = False,
     results: options.Results = Path("results"),
     resume: Annotated[Path | None, typer.Option(metavar="EXPERIMENT", help="Go on with an interrupted experiment.")] = None,
     force: Annotated[bool, typer.Option(help="Run although another experiment runs on this machine.")] = False,
@@ -97,6 +101,7 @@ def burst(
         spikes=spikes,
         blocks=blocks,
         seed=seed,
+        first_contact=first_contact,
     )
     run_burst(subject, given, arms, load, results=results, trust=trust, force=force, as_json=as_json)
 
@@ -204,6 +209,7 @@ def _prepare(
         deadline=load.deadline,
         trust=trust,
         timeout_s=600.0 + count * (hold_ns + rest_ns) / 1e9 * 3,
+        first_contact=load.first_contact,
     )
     found = environment.collect(results)
     facts = {**environment.to_json(found), "warnings": environment.warnings(found)}

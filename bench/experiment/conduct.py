@@ -45,6 +45,7 @@ class Setup:
     deadline: str
     trust: Path | None
     timeout_s: float
+    first_contact: bool = False
 
 
 @contextlib.contextmanager
@@ -88,7 +89,7 @@ def start_experiment(
     """Make the folder and write the whole plan into its `run.json`, and the schedule of every block."""
     import bench
 
-    planned = plan_runs(setup.spikes, setup.arms)
+    planned = plan_runs(setup.spikes, setup.arms, first_contact=setup.first_contact)
     folder = RunFolder.create(results, run_id)
     manifest = read_manifest(setup.engine_dir)
     folder.write_json(
@@ -117,7 +118,7 @@ def start_experiment(
     (folder.path / _SCHEDULES).mkdir()
     (folder.path / RUNS).mkdir()
     for run in {run.block: run for run in planned}.values():
-        process = parse_arrivals(setup.spikes.arrivals_text(run.spikes))
+        process = parse_arrivals(setup.spikes.arrivals_text(run.spikes, first_contact=run.first_contact))
         write_schedule(process.schedule(run.schedule_seed), folder.path / _SCHEDULES / f"{run.block:02d}.parquet")
     return folder, planned
 
@@ -152,7 +153,11 @@ def conduct(folder: RunFolder, setup: Setup, planned: Sequence[PlannedRun], prog
     for number, run in enumerate(planned):
         if (folder.path / RUNS / run.folder).exists():
             continue
-        progress(number, len(planned), f"block {run.block + 1} of {setup.spikes.blocks}, {run.arm}")
+        progress(
+            number,
+            len(planned),
+            f"{'first contact' if run.first_contact else f'block {run.block + 1} of {setup.spikes.blocks}'}, {run.arm}",
+        )
         _conduct_one(folder.path, setup, arms[run.arm], run)
         time.sleep(_SETTLE_S)
     progress(len(planned), len(planned), "done")

@@ -34,7 +34,14 @@ def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[P
         main=arms_table(summary),
         statements=tuple(describe_comparison(comparison) for comparison in summary.comparisons),
         pictures=tuple(pictures),
-        tables=(_phases_table(summary), _ends_table(summary), _tail_table(summary), _recovery_table(summary), _backlog_table(summary)),
+        tables=(
+            _phases_table(summary),
+            _ends_table(summary),
+            _first_contact_table(summary),
+            _tail_table(summary),
+            _recovery_table(summary),
+            _backlog_table(summary),
+        ),
         checks=tuple(_checks_table(one.run, one.validity.checks) for one in summary.validity),
         facts=(
             *_load_facts(summary),
@@ -156,6 +163,22 @@ def _ends_table(summary: ExperimentSummary) -> Table:
             "Shares of all arrivals. Failed: wrong, error or timeout; shed: refused by a full server; not sent: by the generator. "
             "Rates over the scheduled time."
         ),
+    )
+
+
+def _first_contact_table(summary: ExperimentSummary) -> Table:
+    rows = []
+    for one in summary.first_contact:
+        usual = next((arm.phase("spike") for arm in summary.arms if arm.name == one.arm), None)
+        found = one.latency.response
+        values = (found.p50, found.p99, found.maximum, usual.response.p99 if usual is not None else None)
+        shares = (_percent(one.loaded_share), _percent(one.share.attainment, 2), f"{1 - one.share.ok_share:.2%}")
+        rows.append((one.arm, f"{one.latency.arrivals:,}", *(format_duration(value) for value in values), *shares))
+    return Table(
+        title="First contact",
+        header=("arm", "arrivals", "P50", "P99", "largest", "P99 of later spikes", "waited for a load", "within SLO", "no correct answer"),
+        rows=tuple(rows),
+        note="A spike that was the first thing a ready server got, as a new replica would. One spike an arm, so there is no interval.",
     )
 
 
