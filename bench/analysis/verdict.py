@@ -81,7 +81,21 @@ def _against(comparison: ArmComparison, summary: ExperimentSummary) -> str:
     if comparison.resident_bytes is not None:
         more = "more" if comparison.resident_bytes >= 0 else "less"
         memory = f"; {second.name} holds {format_size(abs(comparison.resident_bytes))} {more} memory"
-    return f"{typical}, {p99.ratio:.3g}x ({interval}){_tail_words(first, named=True)}{memory}"
+    if p99.ratio < 1:  # a reader takes "20 times lower" in at once, and "0.05x" not
+        low, high = 1 / p99.ratio_interval.high, 1 / p99.ratio_interval.low
+        times = f"{1 / p99.ratio:.3g} times lower (95 % interval {low:.3g} to {high:.3g} times, {spikes} spikes)"
+    else:
+        times = f"{p99.ratio:.3g} times higher ({interval})"
+    return f"{typical}, {times}{_slo_words(first, second, summary)}{_tail_words(first, named=True)}{memory}"
+
+
+def _slo_words(first: ArmSummary, second: ArmSummary, summary: ExperimentSummary) -> str:
+    shares = [
+        found.attainment for arm in (first, second) for found in [arm.share(None)] if found is not None and found.attainment is not None
+    ]
+    if len(shares) < 2:
+        return ""
+    return f"; {shares[0]:.1%} against {shares[1]:.1%} of all arrivals are answered within {format_duration(summary.slo_ns)}"
 
 
 def _steady(first: ArmSummary, second: ArmSummary) -> str:
