@@ -224,7 +224,7 @@ def recovery_window_ns(arm: ArmRecords) -> int:
     for run, duration_ns in zip(arm.runs, arm.durations_ns, strict=True):
         own = sorted((spike for spike in arm.spikes if spike.run == run), key=lambda spike: spike.start_ns)
         starts = [*(spike.start_ns for spike in own[1:]), duration_ns]
-        gaps += [start - spike.end_ns for spike, start in zip(own, starts, strict=True)]
+        gaps += [start - spike.end_ns for spike, start in zip(own, starts, strict=False)]  # a run without spikes has no gap
     if not gaps:
         return WINDOW_NS
     fitting = median(gaps) / _WINDOWS_BETWEEN

@@ -32,7 +32,7 @@ def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[P
         caveats=summary.caveats,
         sentence=summary.sentence,
         main=arms_table(summary),
-        statements=tuple(describe_comparison(comparison) for comparison in summary.comparisons),
+        statements=(*map(describe_comparison, summary.comparisons), *_first_contact_lines(summary)),
         pictures=tuple(pictures),
         tables=(
             _phases_table(summary),
@@ -55,11 +55,13 @@ def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[P
 def arms_table(summary: ExperimentSummary) -> Table:
     """The main table: a column an arm, a row a question."""
     slo = f"answered within {format_duration(summary.slo_ns)}"
+    spiky = any(arm.phase("spike") is not None for arm in summary.arms)
+    main, where = ("spike", "in spikes") if spiky else (None, "of all arrivals")
     questions: list[tuple[str, Callable[[ArmSummary], str]]] = [
-        ("P99 in spikes", lambda arm: "unstable" if arm.unstable else _p99(arm, "spike")),
-        ("median in spikes", lambda arm: _percentile(arm, "spike", "p50")),
-        ("P99 outside spikes", lambda arm: "unstable" if arm.unstable else _base_p99(arm)),
-        ("P99 in spikes, uncorrected", lambda arm: "unstable" if arm.unstable else _percentile(arm, "spike", "p99", "round_trip")),
+        (f"P99 {where}", lambda arm: "unstable" if arm.unstable else _p99(arm, main)),
+        (f"median {where}", lambda arm: _percentile(arm, main, "p50")),
+        *([("P99 outside spikes", lambda arm: "unstable" if arm.unstable else _base_p99(arm))] if spiky else []),
+        (f"P99 {where}, uncorrected", lambda arm: "unstable" if arm.unstable else _percentile(arm, main, "p99", "round_trip")),
         *([(slo, lambda arm: _share(arm, "attainment"))] if summary.slo_ns is not None else []),
         *([("goodput", lambda arm: _rate(arm, "goodput_per_s"))] if summary.slo_ns is not None else []),
         ("no correct answer", lambda arm: _failed(arm)),
@@ -164,6 +166,13 @@ def _ends_table(summary: ExperimentSummary) -> Table:
             "Rates over the scheduled time."
         ),
     )
+
+
+def _first_contact_lines(summary: ExperimentSummary) -> list[str]:
+    return [
+        f"first contact with {name}: P99 {p99} (largest {largest}; later spikes {later}), {loaded} of the arrivals waited for a load"
+        for name, _, _, p99, largest, later, loaded, _, _ in _first_contact_table(summary).rows
+    ]
 
 
 def _first_contact_table(summary: ExperimentSummary) -> Table:
@@ -308,7 +317,7 @@ def _method(summary: ExperimentSummary) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _p99(arm: ArmSummary, phase: str) -> str:
+def _p99(arm: ArmSummary, phase: str | None) -> str:
     found = arm.phase(phase)
     if found is None:
         return "-"
@@ -321,7 +330,7 @@ def _base_p99(arm: ArmSummary) -> str:
     return next((_p99(arm, name) for name in ("base", "steady", "rest") if arm.phase(name) is not None), "-")
 
 
-def _percentile(arm: ArmSummary, phase: str, name: str, kind: str = "response") -> str:
+def _percentile(arm: ArmSummary, phase: str | None, name: str, kind: str = "response") -> str:
     found = arm.phase(phase)
     return format_duration(getattr(getattr(found, kind), name)) if found is not None else "-"
 
