@@ -304,7 +304,7 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
     if subject.on_cpu:
         found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")
     if subject.device is None:
-        found.append("the device that the server ran on is not known: the server was not started here")
+        found.append("the server was not started here: its device, its memory and its cold starts are not known, and it was not fresh")
     for arm in arms:
         every = arm.share(None)
         if every is not None and every.ok_share < 0.999:

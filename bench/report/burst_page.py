@@ -304,8 +304,8 @@ def _method(summary: ExperimentSummary) -> tuple[tuple[str, str], ...]:
         found += [
             (
                 "arms",
-                "Each block starts a fresh server for each arm and gives all the same schedule, in random order, so that a drift of the "
-                "machine meets all alike.",
+                ("Each block starts a fresh server for each arm and gives" if summary.device is not None else "Each block gives")
+                + " all arms the same schedule, in random order, so that a drift of the machine meets all alike.",
             ),
             (
                 "intervals",
