@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from bench.engine.manifest import DATATYPES, Manifest, Tensor
 
 SERVER_NAME = "coldburst-reference-server"
 EXTENSIONS = ("binary_tensor_data", "statistics")
+_LONGEST_EXAMPLE = 4096  # values
 
 
 def error_document(message: str) -> bytes:
@@ -101,23 +103,39 @@ def _get(summary: str, schema: dict[str, Any], *errors: int) -> dict[str, Any]:
     return {"get": {"summary": summary, "responses": responses}}
 
 
-def _tensor_schema(tensor: Tensor) -> dict[str, Any]:
+def _tensor_schema(manifest: Manifest, tensor: Tensor) -> dict[str, Any]:
+    """An input as JSON alone carries it. JSON Schema cannot tie the number of values to a shape that may vary."""
+    ranges = [profile[tensor.name] for profile in manifest.profiles]
+    sizes = [
+        {"type": "integer", "minimum": min(r.min[axis] for r in ranges), "maximum": max(r.max[axis] for r in ranges)}
+        for axis in range(len(tensor.dims))
+    ]
+    value = {"type": {"BOOL": "boolean", "BYTES": "string", "FP32": "number", "FP64": "number"}.get(tensor.datatype, "integer")}
+    fewest, most = min(math.prod(r.min) for r in ranges), max(math.prod(r.max) for r in ranges)
+    flat = {"items": value, "minItems": fewest, "maxItems": most}
     return {
         "type": "object",
-        "required": ["name", "shape", "datatype"],
+        "required": ["name", "shape", "datatype", "data"],
         "properties": {
             "name": {"const": tensor.name},
             "datatype": {"const": tensor.datatype},
-            "shape": {
-                "type": "array",
-                "items": {"type": "integer", "minimum": 1},
-                "minItems": len(tensor.dims),
-                "maxItems": len(tensor.dims),
-            },
-            "data": {"type": "array", "description": "row-major, flat or nested"},
-            "parameters": {"type": "object", "properties": {"binary_data_size": {"type": "integer", "minimum": 0}}},
+            "shape": {"type": "array", "prefixItems": sizes, "minItems": len(sizes), "maxItems": len(sizes)},
+            "data": {"type": "array", "description": "row-major, flat or nested", "anyOf": [flat, {"items": {"type": "array"}}]},
+            "parameters": {"type": "object"},
         },
     }
+
+
+def _example(manifest: Manifest) -> dict[str, Any]:
+    """The smallest request, all zeros, as the media type's example; nothing where it were long, or JSON cannot carry it."""
+    inputs = []
+    for tensor in manifest.inputs:
+        shape = manifest.profiles[0][tensor.name].min
+        zero = {"BOOL": False, "BYTES": "", "FP16": None}.get(tensor.datatype, 0)
+        if zero is None or math.prod(shape) > _LONGEST_EXAMPLE:
+            return {}
+        inputs.append({"name": tensor.name, "datatype": tensor.datatype, "shape": list(shape), "data": [zero] * math.prod(shape)})
+    return {"example": {"inputs": inputs}}
 
 
 def _infer_operation(manifest: Manifest) -> dict[str, Any]:
@@ -128,7 +146,7 @@ def _infer_operation(manifest: Manifest) -> dict[str, Any]:
             "id": {"type": "string"},
             "inputs": {
                 "type": "array",
-                "items": {"oneOf": [_tensor_schema(tensor) for tensor in manifest.inputs]},
+                "items": {"oneOf": [_tensor_schema(manifest, tensor) for tensor in manifest.inputs]},
                 "minItems": len(manifest.inputs),
                 "maxItems": len(manifest.inputs),
             },
@@ -161,9 +179,10 @@ def _infer_operation(manifest: Manifest) -> dict[str, Any]:
         "description": "length of the JSON where binary tensors follow it",
         "schema": {"type": "integer", "minimum": 0},
     }
+    taken = {"application/json": {"schema": request, **_example(manifest)}, "application/octet-stream": {}}
     return {
         "summary": f"Infer with {manifest.name}",
         "parameters": [header],
-        "requestBody": {"required": True, "content": {**_json(request), "application/octet-stream": {}}},
+        "requestBody": {"required": True, "content": taken},
         "responses": {"200": answered} | {code: _error(text) for code, text in errors.items()},
     }

@@ -158,7 +158,10 @@ def test_health_and_metadata(shared: Server) -> None:
         assert json.loads(shared.ask("GET", base)[2])["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, ELEMENTS]}]
         assert shared.ask("POST", f"{base}/infer", good_body())[0] == 200
     assert "binary_tensor_data" in json.loads(shared.ask("GET", "/v2")[2])["extensions"]
-    assert f"{INFER}" in json.loads(shared.ask("GET", "/openapi.json")[2])["paths"]
+    described = json.loads(shared.ask("GET", "/openapi.json")[2])["paths"][INFER]["post"]["requestBody"]["content"]["application/json"]
+    (tensor,) = described["schema"]["properties"]["inputs"]["items"]["oneOf"]
+    assert [size["maximum"] for size in tensor["properties"]["shape"]["prefixItems"]] == [8, ELEMENTS]
+    assert shared.ask("POST", INFER, json.dumps(described["example"]).encode())[0] == 200
     assert shared.ask("HEAD", "/v2/health/live")[2] == b""
     models = json.loads(shared.ask("POST", "/v2/repository/index", b"{}")[2])
     assert [(model["name"], model["version"], model["state"]) for model in models] == [("synthetic", "1", "READY"), ("slow", "1", "READY")]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import importlib.util
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from bench.experiment.plan import PlannedRun, Spikes, plan_runs
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder
+from bench.scenario_files import scenario_file
 from bench.server_process import ServerProcess
 from bench.server_timeline import read_server_timeline
 from bench.subprocesses import Child, child_environment, module_command
@@ -246,14 +245,3 @@ def _run_locust(url: str, schedule: Path, workplace: Path, setup: Setup) -> Path
             f"locust ended with code {code} and left no run in {workplace} (its last line: {lines[-1][:120] if lines else ''!r})"
         )
     return made[0]
-
-
-def scenario_file(name: str) -> Path:
-    """A locustfile of the installed scenarios, found without importing them."""
-    spec = importlib.util.find_spec("scenarios")
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    for place in [*places, str(Path(__file__).resolve().parents[2] / "scenarios")]:
-        path = Path(place) / f"{name}.py"
-        if path.is_file():
-            return path
-    raise BenchError(f"the scenario {name}.py is not installed beside bench (looked in {', '.join(places) or sys.path[0]})")

@@ -6,11 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bench.report.colours import PHASE_COLOURS
@@ -25,10 +22,16 @@ _LABELLED_SHARE = 0.06  # a narrower part of a bar has no room for its name
 
 
 def waterfall(summary: ColdStartSummary, subject: str, target: Path | BinaryIO) -> None:
-    """One bar a level, its phases from left to right in the order in which they happen (medians, in ms); written as PNG."""
+    """`waterfall_figure` under what it belongs to and what it says; written as PNG."""
+    waterfall_figure(summary, f"{subject}\n{_wrapped(summary.sentence)}").savefig(target, dpi=130, format="png")
+
+
+def waterfall_figure(summary: ColdStartSummary, title: str = "") -> Figure:
+    """One bar a level, its phases from left to right in the order in which they happen (medians, in ms)."""
     levels = [level for level in summary.levels if level.level != "warm"] or list(summary.levels)
     height = 1.6 + 0.95 * len(levels)
-    figure, axes = plt.subplots(figsize=(11, height), layout="constrained")
+    figure = Figure(figsize=(11, height), layout="constrained")
+    axes = figure.subplots()
     shown: dict[str, str] = {}
     longest = max((_end_ms(level) for level in levels), default=1.0)
     for row, level in enumerate(levels):
@@ -37,7 +40,7 @@ def waterfall(summary: ColdStartSummary, subject: str, target: Path | BinaryIO) 
     axes.invert_yaxis()
     axes.set_xlim(0, longest * 1.14)
     axes.set_xlabel("time from the start of the trial to the first correct answer, ms (median of each phase)")
-    axes.set_title(f"{subject}\n{_wrapped(summary.sentence)}".replace("$", r"\$"), loc="left", fontsize=10)
+    axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -45,8 +48,7 @@ def waterfall(summary: ColdStartSummary, subject: str, target: Path | BinaryIO) 
     figure.legend(handles, [name.replace("_", " ") for name in shown], loc="outside lower center", ncols=8, fontsize=8, frameon=False)
     if not summary.valid:
         figure.text(0.5, 0.5, "INVALID RUN", fontsize=48, color="#d00000", alpha=0.25, ha="center", va="center", rotation=12)
-    figure.savefig(target, dpi=130, format="png")
-    plt.close(figure)
+    return figure
 
 
 def _draw_level(axes: Axes, row: int, level: LevelSummary, longest: float, shown: dict[str, str]) -> None:

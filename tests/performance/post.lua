@@ -1,11 +1,11 @@
--- wrk -s post.lua URL BODY_FILE JSON_LENGTH: post one body again and again, and print what was counted as one line of JSON.
+-- wrk -s post.lua URL BODY_FILE [JSON_LENGTH, where binary tensors follow]: post one body again and again, and print what was counted as one line of JSON.
 function init(args)
   local file = assert(io.open(args[1], "rb"))
   wrk.method = "POST"
   wrk.body = file:read("*a")
   file:close()
   wrk.headers["Inference-Header-Content-Length"] = args[2]
-  wrk.headers["Content-Type"] = "application/octet-stream"
+  wrk.headers["Content-Type"] = args[2] and "application/octet-stream" or "application/json"
   wrk.headers["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 end
 

@@ -1,0 +1,64 @@
+"""A saved cold-start run, read back whole: what it measured, on what, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.analysis.phases import ColdStartSummary, summarize
+from bench.errors import BenchError
+from bench.records import open_run
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEVEL_ORDER = ("server", "process-disk", "process", "engine", "slot", "warm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartRun:
+    """`subject`: engine, runtime, precision, device and shape, to which every number belongs. `totals`: (variant,
+    level) -> the time to the first correct answer of each trial, float64, ns, in the order of the trials."""
+
+    path: Path
+    partial: bool
+    run: Mapping[str, Any]
+    subject: str
+    summary: ColdStartSummary
+    totals: Mapping[tuple[str, str], NDArray[np.float64]]
+
+
+def read_cold_starts(path: Path) -> ColdStartRun:
+    """Read the run folder, also one that was cut off. Raises BenchError."""
+    saved = open_run(path)
+    if saved.run.get("kind") != "coldstart":
+        raise BenchError(f"{path} is a {saved.run.get('kind')} run; this reads what `bench coldstart` leaves")
+    table = saved.table("cold_starts")
+    if table is None or table.num_rows == 0:
+        raise BenchError(f"{path} has no finished trial")
+    run = saved.run
+    variants = [variant["label"] for variant in run["variants"]]
+    summary = summarize(table, variants, run["settings"]["trials"], run["environment"].get("warnings", ()))
+    names = ("order", "variant", "level", "phase", "duration_ns")
+    rows = table.select(list(names)).to_pandas()
+    whole = rows[rows["phase"] == "total"].sort_values("order")
+    totals = {
+        (level.variant, level.level): whole.loc[(whole["variant"] == level.variant) & (whole["level"] == level.level), "duration_ns"]
+        .to_numpy()
+        .astype(np.float64)
+        for level in summary.levels
+    }
+    return ColdStartRun(
+        path=saved.path, partial=saved.partial, run=run, subject=subject_of(run["variants"][0]["engine"]), summary=summary, totals=totals
+    )
+
+
+def subject_of(engine: Mapping[str, Any]) -> str:
+    """What every number about the engine belongs to, from its manifest as `run.json` has it."""
+    parts = [engine["name"], f"{engine['runtime']} {engine['runtime_version']}", engine["precision"], engine["device"]]
+    shapes = [f"{name} {'x'.join(map(str, sizes['min'])) or 'scalar'}" for name, sizes in engine["profiles"][0].items()]
+    return ", ".join([*parts, *shapes])
