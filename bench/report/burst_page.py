@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from bench.analysis.subject import Subject
 
 _ALL = "all arrivals"
+_TWO_P99S = (
+    "P99 in spikes: of all their requests together, which the worst spikes make. The verdict's is that of a typical spike: of each spike, "
+    "then the geometric mean."
+)
 
 
 def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[Picture] = ()) -> Page:
@@ -77,7 +81,8 @@ def arms_table(summary: ExperimentSummary) -> Table:
         ("runs", lambda arm: f"{arm.runs} of {arm.planned}"),
     ]
     rows = [(name, *(answer(arm) for arm in summary.arms)) for name, answer in questions]
-    notes = [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if arm.unstable]
+    notes = [_TWO_P99S] if summary.comparisons else []
+    notes += [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if arm.unstable]
     return Table(
         title="arms",
         header=("", *(arm.name for arm in summary.arms)),
