@@ -26,7 +26,9 @@ def verdict(summary: ExperimentSummary) -> str:
         more = f" (and {len(summary.invalid) - 1} more)" if len(summary.invalid) > 1 else ""
         return f"Not valid, so no number here may be used: {summary.invalid[0]}{more}."
     where = f"On {summary.device}, " if summary.device else ""
-    parts = [_against(comparison, summary) for comparison in summary.comparisons] or [_alone(arm, summary) for arm in summary.arms]
+    parts = [_against(comparison, summary, number == 0) for number, comparison in enumerate(summary.comparisons)] or [
+        _alone(arm, summary) for arm in summary.arms
+    ]
     count = summary.missing_runs
     missing = f" {count} {'run is' if count == 1 else 'runs are'} missing." if count else ""
     text = where + "; ".join(parts)
@@ -59,7 +61,7 @@ def _alone(arm: ArmSummary, summary: ExperimentSummary) -> str:
     return f"{arm.name} has a {name} response time of {format_duration(value)} {when}{_tail_words(arm)}{_recovery_words(arm)}{attained}"
 
 
-def _against(comparison: ArmComparison, summary: ExperimentSummary) -> str:
+def _against(comparison: ArmComparison, summary: ExperimentSummary, with_tail: bool) -> str:
     first, second = (next(arm for arm in summary.arms if arm.name == name) for name in (comparison.first, comparison.second))
     p99 = comparison.p99
     if p99 is None:
@@ -86,7 +88,7 @@ def _against(comparison: ArmComparison, summary: ExperimentSummary) -> str:
         times = f"{1 / p99.ratio:.3g} times lower (95 % interval {low:.3g} to {high:.3g} times, {spikes} spikes)"
     else:
         times = f"{p99.ratio:.3g} times higher ({interval})"
-    return f"{typical}, {times}{_slo_words(first, second, summary)}{_tail_words(first, named=True)}{memory}"
+    return f"{typical}, {times}{_slo_words(first, second, summary)}{_tail_words(first, named=True) if with_tail else ''}{memory}"
 
 
 def _slo_words(first: ArmSummary, second: ArmSummary, summary: ExperimentSummary) -> str:
