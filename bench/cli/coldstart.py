@@ -115,7 +115,7 @@ def coldstart(
 @app.command()
 def demo(
     model: Annotated[str, typer.Argument(metavar="[NAME|MODEL]", help="What to show it with.")] = "resnet50",
-    trials: Annotated[int, typer.Option(help="Trials of each level.")] = 8,
+    trials: Annotated[int, typer.Option(help="Trials of each level.")] = 6,
     results: options.Results = Path("results"),
 ) -> None:
     """Show what this is in under three minutes: take a cold start apart, then let spikes hit a cold and a warm server.

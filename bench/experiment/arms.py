@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from bench.errors import BenchError
 
+TARGET = "target"
 MODES = ("cold-load", "lazy", "warm-pool", "elastic")
+_TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # An arm's key -> the server's flag.
 _FLAGS = {
     "pool": "--pool-size",
@@ -33,6 +38,11 @@ class Arm:
         """The server's command line for this arm."""
         flags = [f"--mode={self.mode}", *(f"{_FLAGS[key]}={value}" for key, value in self.options.items())]
         return flags + [f"--set={key}={value}" for key, value in self.settings.items()]
+
+    @property
+    def url(self) -> str | None:
+        """Where the server already is; None for one that is started for every block."""
+        return self.options.get("url") if self.mode == TARGET else None
 
     @property
     def concurrency(self) -> int:
@@ -62,6 +72,31 @@ def parse_arms(text: str) -> list[Arm]:
     if len(set(names)) < len(names):
         raise BenchError(f"--arms {text!r}: the arm {next(n for n in names if names.count(n) > 1)} is there twice")
     return arms
+
+
+def parse_targets(texts: Sequence[str], *, allow_remote: bool) -> list[Arm]:
+    """`ours=http://127.0.0.1:8000`: an arm whose server is already there. Raises BenchError, also for an address of
+    another host, because load on a server of somebody else is an attack, unless `allow_remote`."""
+    arms = []
+    for text in texts:
+        name, separator, url = text.partition("=")
+        host = urlsplit(url).hostname
+        if not separator or not _TARGET_NAME.fullmatch(name) or not url.startswith(("http://", "https://")) or host is None:
+            raise BenchError(f"--target {text!r} is not NAME=URL, such as ours=http://127.0.0.1:8000")
+        if not allow_remote and not _is_loopback(host):
+            raise BenchError(f"--target {text!r} is another host: load only what is yours, and say so with --allow-remote")
+        arms.append(Arm(name=name, mode=TARGET, options={"url": url.rstrip("/")}, settings={}))
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names):
+        raise BenchError(f"--target: the name {next(n for n in names if names.count(n) > 1)} is there twice")
+    return arms
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
