@@ -191,7 +191,10 @@ def _render(snapshots: Sequence[_Snapshot], device_bytes: int | None, accept: st
 
     registry = CollectorRegistry()
     registry.register(Snapshots())
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except ValueError:  # a version that is none
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
 
