@@ -77,7 +77,7 @@ def _start_phases(server: ServerProcess, ready_ns: int, listening_bytes: int | N
         ends_ns = [int(phase["end_ns"]) for phase in told]
     except (KeyError, TypeError, ValueError):
         raise BenchError("the server reported phases of its start that are not understood; is it of another version?") from None
-    if not told or not server.started_ns <= starts_ns[0] or not ends_ns[-1] <= ready_ns or starts_ns[1:] != sorted(starts_ns[1:]):
+    if not told or not server.started_ns <= starts_ns[0] or not ends_ns[-1] <= ready_ns or starts_ns != sorted(starts_ns):
         raise BenchError("the server did not report the phases of its start in their order; is it of another version?")
     return [_phase("listen", server.started_ns, min(server.listening_ns, starts_ns[0]), listening_bytes), *told]
 

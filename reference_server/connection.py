@@ -139,8 +139,16 @@ class Connection(HttpToolsProtocol):
             if len(self.pipeline) > MAX_PIPELINED:
                 self._stop_reading()
                 return
-            piece, self._unread = self._unread[:_PARSED_AT_ONCE], self._unread[_PARSED_AT_ONCE:]
+            size = _PARSED_AT_ONCE
+            if self._phase == _BODY and len(self._unread) > size:
+                size = max(size, self._body_left())
+            piece, self._unread = self._unread[:size], self._unread[size:]
             self._parse(piece)
+
+    def _body_left(self) -> int:
+        """How much of what comes next is the rest of a body, and no request: bytes, 0 where that is not known."""
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        return int(length) - self._body_bytes
 
     def _stop_reading(self) -> None:
         self._flow.full = True
@@ -206,6 +214,7 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
+        self._body_bytes += len(body)
         if cycle.response_complete or self._refused:
             return  # answered already (too large, say): the rest is read and dropped, so that the client can read the answer
         chunks = self._chunks
@@ -215,7 +224,6 @@ class Connection(HttpToolsProtocol):
             last += body
         else:
             chunks.append(bytearray(body))
-        self._body_bytes += len(body)
         if self._body_bytes > self.limits.max_body_bytes:
             self._hand_over_body()
 
