@@ -21,7 +21,8 @@ from bench.records import SavedRun, open_run
 
 Row = dict[str, Any]
 ATTRIBUTED = {
-    "server": ["listen", "ready", "first_inference", "check"],
+    "server": ["listen", "manifest", "imports", "library", "device", "read", "verify", "deserialise", "slot", "buffers",
+               *["probe", "warmup"] * 3, "collect", "connect", "first_inference", "check"],
     "process": ["spawn", "imports", "manifest", "imports", "library", "device", "read", "verify", "deserialise", "slot", "buffers", "probe",
                 "first_inference", "check"],
     "engine": ["manifest", "imports", "library", "device", "read", "verify", "deserialise", "slot", "buffers", "first_inference", "check"],
