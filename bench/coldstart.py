@@ -31,6 +31,7 @@ SERVER_LEVEL = "server"
 LEVELS = (SERVER_LEVEL, *PROCESS_LEVELS, "engine", "slot", "warm")
 FLOOR = "floor"
 FLOOR_DISK = "floor-disk"
+MOST_TRIALS = 100_000
 _WARM_FRACTION = 0.99  # of an engine's pages, for the page cache to count as warm
 
 
@@ -70,6 +71,8 @@ def check_plan(plan: Plan) -> None:
     """Raises BenchError for what can be known to be wrong before the first trial."""
     if plan.trials < 1:
         raise BenchError(f"--trials {plan.trials}: at least one trial is needed")
+    if plan.trials > MOST_TRIALS:
+        raise BenchError(f"--trials {plan.trials}: at most {MOST_TRIALS:,} are taken")
     unknown = [level for level in plan.levels if level not in LEVELS]
     if unknown or not plan.levels:
         raise BenchError(f"--level {unknown[0] if unknown else ''}: levels are {', '.join(LEVELS)}")
@@ -195,8 +198,8 @@ def trial_rows(
     yield {**common, **measured, "phase": "total_outside", "in_total": False, "start_ns": 0, "duration_ns": seen_ns - started}
 
 
-def cold_start_schema() -> pa.Schema:
-    """The columns of `cold_starts` (times in ns, memory in bytes; null is not known)."""
+def cold_start_schema(subject: str | None = None) -> pa.Schema:
+    """The columns of `cold_starts` (times in ns, memory in bytes; null is not known). Its metadata keep what was measured."""
     import pyarrow as pa
 
     return pa.schema(
@@ -212,7 +215,8 @@ def cold_start_schema() -> pa.Schema:
             ("resident_bytes", pa.int64()),
             ("device_bytes", pa.int64()),
             ("page_cache", pa.string()),
-        ]
+        ],
+        metadata=None if subject is None else {"subject": subject},
     )
 
 

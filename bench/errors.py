@@ -1,16 +1,20 @@
 """The errors a user can cause or meet, and the exit code each one ends a command with.
 
 Exit codes are the same for all commands: 0 fine, 1 a gate was missed, 2 wrong usage or input,
-3 the run is not valid, 130 stopped with Ctrl-C (what was measured until then is kept).
+3 the run is not valid, 70 a defect of this program, 130 stopped with Ctrl-C (what was measured until then is kept).
 """
 
 from __future__ import annotations
+
+import os
 
 EXIT_FINE = 0
 EXIT_GATE_MISSED = 1
 EXIT_WRONG_INPUT = 2
 EXIT_INVALID_RUN = 3
+EXIT_DEFECT = 70  # EX_SOFTWARE of sysexits.h
 EXIT_INTERRUPTED = 130
+TRACEBACK_VARIABLE = "COLDBURST_TRACEBACK"
 
 
 class BenchError(Exception):
@@ -46,3 +50,13 @@ def one_sentence(error: BaseException) -> str:
         return f"{error.strerror}{where}"
     text = " ".join(str(error).split())
     return text or type(error).__name__
+
+
+def describe_defect(error: BaseException, program: str, whose: str) -> str:
+    """One line for an error that no code foresaw; the traceback before it where the environment asks for that."""
+    told = f"{program}: a defect of {whose}: {type(error).__name__}: {one_sentence(error):.300}"
+    if os.environ.get(TRACEBACK_VARIABLE):
+        import traceback
+
+        return "".join(traceback.format_exception(error)) + told
+    return f"{told} (set {TRACEBACK_VARIABLE}=1 to see where)"

@@ -28,12 +28,11 @@ def module_command(module: str, *arguments: str, python: str | None = None) -> l
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, with the project's folder on the path where it is not an installed one."""
-    environment = dict(os.environ)
+    """This process's environment and `extra`, with the project's folder first on the path where it is not an installed one."""
+    environment = {**os.environ, **(extra or {})}
     root = Path(bench.__file__).resolve().parent.parent
     if str(root) not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environment.get("PYTHONPATH", "")]))
-    environment.update(extra or {})
     return environment
 
 

@@ -17,26 +17,38 @@ _DURATION_NS = {
     "h": 3600 * 10**9,
 }
 _SIZE_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+MAX_DURATION_NS = 100 * 31_557_600 * 10**9  # a hundred years, which all clocks and system calls can hold
+MAX_SIZE_BYTES = 2**62
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
 
 
 def parse_duration_ns(text: str, what: str = "duration") -> int:
-    """`300ms`, `2s`, `1.5min` in ns. A bare number has no unit and is refused, except 0."""
+    """`300ms`, `2s`, `1.5min` in ns, at most 100 years. A bare number has no unit and is refused, except 0. Raises BenchError."""
     match = _QUANTITY.fullmatch(text)
     unit = match.group(2) if match else ""
     if match and float(match.group(1)) == 0 and not unit:
         return 0
     if not match or unit not in _DURATION_NS:
-        raise BenchError(f"{what} {text!r} is not a time: write a number with ns, us, ms, s, min or h, such as 300ms")
-    return round(float(match.group(1)) * _DURATION_NS[unit])
+        raise BenchError(f"{what} {_shown(text)} is not a time: write a number with ns, us, ms, s, min or h, such as 300ms")
+    ns = float(match.group(1)) * _DURATION_NS[unit]
+    if ns > MAX_DURATION_NS:
+        raise BenchError(f"{what} {_shown(text)} is longer than 100 years, the longest time that is taken")
+    return round(ns)
 
 
 def parse_size_bytes(text: str, what: str = "size") -> int:
-    """`602112`, `16GiB`, `64 MB` in bytes."""
+    """`602112`, `16GiB`, `64 MB` in bytes, at most 2^62. Raises BenchError."""
     match = _QUANTITY.fullmatch(text)
     if not match or match.group(2).lower() not in _SIZE_BYTES:
-        raise BenchError(f"{what} {text!r} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB or GiB")
-    return round(float(match.group(1)) * _SIZE_BYTES[match.group(2).lower()])
+        raise BenchError(f"{what} {_shown(text)} is not a size: write bytes, or a number with KB, MB, GB, KiB, MiB or GiB")
+    size = float(match.group(1)) * _SIZE_BYTES[match.group(2).lower()]
+    if size > MAX_SIZE_BYTES:
+        raise BenchError(f"{what} {_shown(text)} is more than 2^62 bytes, the largest size that is taken")
+    return round(size)
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."
 
 
 def format_duration(ns: float | None) -> str:

@@ -3,7 +3,7 @@
 Standard output has two lines for a program that waits: `listening on http://HOST:PORT` once live, `ready` once ready
 (with `--tell-phases` a JSON object follows on that line: where the time in between went).
 Exit codes: 0 drained after SIGTERM or SIGINT, 1 requests were cut off by the drain timeout, 2 wrong usage or a failed start,
-70 the device can no longer be used by this process, 128 + N ended at once by a second signal N.
+70 the device can no longer be used by this process, or a defect of the server, 128 + N ended at once by a second signal N.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from bench.errors import EXIT_FINE, EXIT_WRONG_INPUT, BenchError, one_sentence
+from bench.errors import EXIT_DEFECT, EXIT_FINE, EXIT_WRONG_INPUT, BenchError, describe_defect, one_sentence
+from bench.streams import open_missing
 from reference_server.app import App
 from reference_server.connection import tune_listener, with_limits
 from reference_server.log import Log
@@ -75,7 +76,10 @@ async def _serve(settings: ServerSettings, log: Log) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     if settings.stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), on_input)
+        try:
+            loop.add_reader(sys.stdin.fileno(), on_input)
+        except OSError:  # a file, or the null device
+            raise BenchError("--stop-with-stdin needs a pipe or a terminal as standard input, whose end can be waited for") from None
     registry = Registry(settings.engines, settings.pool, on_device_spoiled=on_device_spoiled)
     timeline = _open_timeline(settings, registry)
     app = App(registry, log, max_body_bytes=settings.limits.max_body_bytes)
@@ -192,6 +196,7 @@ def _announce(line: str) -> None:
 
 def main() -> None:
     """Run the server with the process's own command line, and end the process."""
+    open_missing()  # uvloop would take a closed one for its own, and not survive to find it used
     try:
         settings = parse_command_line()
         log = Log(as_json=settings.log_json)
@@ -206,6 +211,9 @@ def main() -> None:
         sys.exit(EXIT_WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        print(describe_defect(error, "reference_server", "the server"), file=sys.stderr)
+        sys.exit(EXIT_DEFECT)
     sys.exit(code)
 
 

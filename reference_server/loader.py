@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.engine.manifest import Manifest, check_answer, check_bytes, describe_file, read_manifest
+from bench.engine.manifest import Manifest, check_answer, check_bytes, describe_file, read_manifest, read_regular
 from bench.engine.probe import ProbeCase
 from bench.errors import EngineRefused
 from reference_server.phases import Phases
@@ -45,7 +45,7 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
 def read_file(path: Path) -> bytes:
     """All of an engine's file. Raises EngineRefused where it is missing."""
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         raise _missing(path) from None
 

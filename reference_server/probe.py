@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 from bench.clock import now_ns  # noqa: E402
 from bench.engine.manifest import Manifest, check_answer, relative_error  # noqa: E402
 from bench.engine.probe import ProbeCase, count_probe_cases, read_probe  # noqa: E402
-from bench.errors import EXIT_WRONG_INPUT, BenchError, one_sentence  # noqa: E402
+from bench.errors import EXIT_DEFECT, EXIT_WRONG_INPUT, BenchError, describe_defect, one_sentence  # noqa: E402
 from reference_server.loader import load_engine, run_probe  # noqa: E402
 from reference_server.phases import Phases, resident_bytes  # noqa: E402
 from reference_server.runtimes import DeviceSpoiled, Engine, Slot, open_runtime, parse_settings, usable_cores  # noqa: E402
@@ -67,6 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (BenchError, DeviceSpoiled, MemoryError, OSError) as error:
         print(f"probe: {one_sentence(error)}", file=sys.stderr)
         return EXIT_WRONG_INPUT
+    except Exception as error:
+        print(describe_defect(error, "probe", "the probe, or of the runtime that it runs"), file=sys.stderr)
+        return EXIT_DEFECT
     return 0
 
 

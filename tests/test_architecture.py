@@ -18,7 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("bench", "reference_server", "scenarios")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
-LEAVES = {"bench.errors", "bench.clock", "bench.units", "bench.engine.manifest", "bench.engine.probe", "bench.engine.signature"}
+LEAVES = {
+    "bench.errors", "bench.clock", "bench.units", "bench.streams", "bench.engine.manifest", "bench.engine.manifest_reading",
+    "bench.engine.probe", "bench.engine.signature",
+}  # fmt: skip
 # The packages around the leaves are imported with them, so they must be as light.
 LIGHT = LEAVES | {"bench", "bench.engine"}
 INFERENCE_LIBRARIES = {"onnxruntime", "tensorrt", "tensorrt_rtx", "pycuda", "cuda"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ import pytest
 from conftest import BenchCommand
 from onnx import helper
 
+from bench.drafts import draft_folder
 from bench.engine.build import BuildRequest, build_engine
 from bench.engine.manifest import Baseline, Manifest, cpu_device, describe_file, read_manifest
 from bench.engine.probe import count_probe_cases, read_probe
-from bench.engine.resolve import BuildOptions, build_request, resolve_engine
+from bench.engine.resolve import BuildOptions, build_request, provide_built_in, resolve_engine
 from bench.errors import BenchError
 from reference_server.loader import load_engine, run_probe
 from reference_server.phases import Phases
@@ -114,9 +117,19 @@ def test_names_and_versions(tmp_path: Path) -> None:
     assert (named.name, named.version) == ("other", "7")
 
 
-def test_a_name_that_leads_elsewhere_is_harmless(tmp_path: Path) -> None:
-    assert build(graphs.dense(tmp_path / "m.onnx"), tmp_path / "engine", name="../../up").name == "../../up"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine", "m.onnx"]
+@pytest.mark.parametrize("name", ["../../up", "a/b", "", ".", "..", " ", "a\nb", "a\0b", "x" * 300, "tiny/ready"])
+def test_names_and_versions_are_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = graphs.dense(tmp_path / "m.onnx")
+    assert f"--name {name[:80]!r} may only hold letters" in refusal(model, tmp_path / "engine", name=name)
+    assert f"--model-version {name[:80]!r} may only hold letters" in refusal(model, tmp_path / "engine", version=name)
+    with pytest.raises(BenchError, match="may only hold letters"):
+        resolve_engine(str(model), BuildOptions(name=name))
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_file_of_any_name_gives_a_plain_one(tmp_path: Path) -> None:
+    assert build(graphs.dense(tmp_path / "größe & $HOME; 2.onnx"), tmp_path / "engine").name == "größe - -HOME- 2"
 
 
 def test_half_precision_is_known_and_its_tolerance_is_measured(tmp_path: Path) -> None:
@@ -205,6 +218,94 @@ def test_only_an_engine_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "x"
     (tmp_path / "empty").mkdir()
     build(model, tmp_path / "empty", replace=True)
+    (tmp_path / "empty" / "notes.txt").write_text("mine")
+    assert "holds 'notes.txt', which is not the engine's, so --force does not" in refusal(model, tmp_path / "empty", replace=True)
+    (tmp_path / "extension").mkdir()  # other programs have a manifest.json too
+    (tmp_path / "extension" / "manifest.json").write_text('{"manifest_version": 3}')
+    assert "is not an engine directory (" in refusal(model, tmp_path / "extension", replace=True)
+    assert (tmp_path / "extension" / "manifest.json").read_text() == '{"manifest_version": 3}'
+
+
+def test_a_link_to_an_engine_stays_a_link(tmp_path: Path) -> None:
+    model = graphs.dense(tmp_path / "m.onnx")
+    (tmp_path / "current").symlink_to("engine-1")
+    build(model, tmp_path / "current", version="1")
+    build(model, tmp_path / "current", version="2", replace=True)
+    assert (tmp_path / "current").is_symlink()
+    assert read_manifest(tmp_path / "engine-1").version == "2"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "engine-1", "m.onnx"]
+
+
+def test_of_two_builds_at_once_the_later_one_says_so(tmp_path: Path) -> None:
+    model, directory = graphs.dense(tmp_path / "m.onnx"), tmp_path / "engine"
+
+    def other_was_quicker(_: Path) -> Baseline:
+        build(model, directory, version="other")
+        return BASELINE
+
+    with pytest.raises(BenchError, match="engine was made by another process meanwhile; name another with -o"):
+        build_engine(BuildRequest(model=model), directory, measure=other_was_quicker)
+    assert read_manifest(directory).version == "other"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine", "m.onnx"]
+
+
+def test_what_killed_builds_left_is_cleared_away(tmp_path: Path) -> None:
+    model = graphs.dense(tmp_path / "m.onnx")
+    old = [tmp_path / ".engine.01234567.building", tmp_path / ".m.onnx.01234567.partial", tmp_path / ".lost.01234567.replaced"]
+    kept = [tmp_path / ".engine.0123456.building", tmp_path / ".mine.building", tmp_path / "other.01234567.building"]
+    for path in (*old, *kept):
+        path.mkdir()
+        os.utime(path, (1, 1))
+    with draft_folder(tmp_path / "under-way") as under_way:
+        os.utime(under_way, (1, 1))
+        build(model, tmp_path / "engine")
+        assert under_way.is_dir()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"engine", "m.onnx", "lost", *(path.name for path in kept)}
+
+
+def test_a_damaged_model_in_the_cache_is_made_again(tmp_path: Path) -> None:
+    model = tmp_path / "tiny.onnx"
+    provide_built_in("tiny", model)
+    content, made = model.read_bytes(), model.stat().st_mtime_ns
+    provide_built_in("tiny", model)
+    assert model.stat().st_mtime_ns == made
+    model.write_bytes(content[:1000])
+    provide_built_in("tiny", model)
+    assert model.read_bytes() == content
+
+
+def test_a_model_with_two_outputs_of_one_name_is_refused(tmp_path: Path) -> None:
+    proto = onnx.load(graphs.dense(tmp_path / "m.onnx"))
+    proto.graph.output.append(proto.graph.output[0])
+    onnx.save(proto, tmp_path / "m.onnx")
+    assert "has two outputs of the name" in refusal(tmp_path / "m.onnx", tmp_path / "engine")
+
+
+# An array file of 128 bytes that claims to hold 160 terabytes.
+HUGE = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999, 4)}".ljust(117) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ("uniform:-1e308:1e308", "both and their difference must be finite"),
+        ("uniform:0:1e39", "does not fit FP32"),
+        (np.full((1, 4), 1e39), "holds NaN, infinities or values that FP32 cannot hold"),
+        (np.full((1, 4), np.nan), "holds NaN, infinities"),
+        (b"no array", "cannot be read as .npz"),
+        (HUGE, "cannot be read as .npz"),
+    ],
+    ids=["spread", "uniform", "too-large", "nan", "no-array", "huge"],
+)
+def test_values_that_an_input_cannot_take(tmp_path: Path, values: Any, says: str) -> None:
+    if isinstance(values, bytes):
+        with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+            archive.writestr("x.npy" if values.startswith(b"\x93") else "x", values)
+    elif not isinstance(values, str):
+        np.savez(tmp_path / "x.npz", x=values)
+    given = values if isinstance(values, str) else str(tmp_path / "x.npz")
+    assert says in refusal(graphs.dense(tmp_path / "m.onnx"), tmp_path / "engine", inputs={"x": given})
 
 
 @pytest.mark.parametrize("error", [BenchError("the slot did not answer"), KeyboardInterrupt(), OSError(28, "No space left on device")])

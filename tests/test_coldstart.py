@@ -137,6 +137,9 @@ def test_the_folder_holds_all_that_the_answer_rests_on(done: Done, tiny_engine: 
     assert {**summary, "run": str(done.folder)}.items() <= done.summary.items()
     run = open_run(done.folder)
     assert not run.partial
+    assert summary["subject"].startswith("tiny, onnxruntime ") and summary["subject"].endswith(", input 1x64, one request at a time")
+    table = run.table("cold_starts")
+    assert table is not None and table.schema.metadata[b"subject"].decode() == summary["subject"]
     assert run.run["settings"]["trials"] == 3
     assert run.run["settings"]["seed"] == 7
     assert run.run["variants"][0]["engine"] == json.loads((tiny_engine / "manifest.json").read_text())
@@ -241,7 +244,7 @@ def test_a_gate_that_is_missed_and_one_that_passes(synthetic: Callable[..., Path
     ("declared", "says"),
     [
         ({"wrong_every_runs": 1}, "output 'output' is off by"),
-        ({"fail_every_runs": 1}, "the child process ended with code 1: RuntimeError: synthetic: this run was declared to fail"),
+        ({"fail_every_runs": 1}, "of the runtime that it runs: RuntimeError: synthetic: this run was declared to fail"),
     ],
 )
 def test_an_engine_that_fails_says_so_in_one_sentence(

@@ -108,10 +108,16 @@ def test_zero_trials_and_other_wrong_numbers(sentence: Callable[..., str], tiny_
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--level", "lukewarm"), "--level lukewarm: levels are process, process-disk, engine, slot, warm"),
+        (("--level", "lukewarm"), "--level lukewarm: levels are server, process, process-disk, engine, slot, warm"),
         (("--level", "slot", "--gate", "process.p50 < 1s"), "level 'process' is not measured by this run, only slot"),
         (("--gate", "process < 1s"), "is not LEVEL[.PHASE].p50"),
         (("--gate", "slot.p99 < 1s", "--trials", "99"), "99 trials are too few for p99, 100 are needed; ask for more with --trials"),
+        (("--gate", "slot.buffer.p50 < 1s"), "there is no phase 'buffer', did you mean 'buffers'?"),
+        (("--gate", "slot.p50 < 1e999s"), "gate bound '1e999s' is longer than 100 years"),
+        (("--trials", "100001"), "--trials 100001: at most 100,000 are taken"),
+        (("--timeout", "99999999h"), "--timeout '99999999h' is longer than 100 years"),
+        (("--set", "threads=999999999999", "--trials", "1"), "runtime setting threads=999999999999 is not 0 to 4096"),
+        (("--vary", "tread=1,2"), "unknown runtime setting 'tread': known are threads"),
         (("--vary", "threads=1"), "is not KEY=A,B"),
         (("--vary", "threads=1,1"), "is not KEY=A,B"),
         (("--vary", "threads=1,2", "--vary", "threads=3,4"), "names 'threads' twice"),
@@ -122,8 +128,9 @@ def test_zero_trials_and_other_wrong_numbers(sentence: Callable[..., str], tiny_
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_wrong_flags(sentence: Callable[..., str], tiny_engine: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_flags(sentence: Callable[..., str], tiny_engine: Path, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     assert says in sentence(tiny_engine, *arguments)
+    assert not list(tmp_path.glob("results/*"))  # nothing was measured
 
 
 @pytest.mark.parametrize("where", ["file", "file/below", "/proc/results"])

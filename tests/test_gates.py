@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from bench.analysis.gates import Gate, evaluate, parse_gate
+from bench.analysis.phases import PHASES
 from bench.coldstart import LEVELS, cold_start_schema
 from bench.errors import BenchError
 
@@ -130,3 +133,16 @@ def test_a_gate_holds_for_each_variant_by_itself() -> None:
     assert (fast.variant, fast.passed) == ("threads=1", True)
     assert slow.describe() == "gate MISSED: slot.p50 < 20ms [threads=2], measured 30.0 ms"
     assert fast.describe() == "gate passed: slot.p50 < 20ms [threads=1], measured 10.0 ms"
+
+
+def test_the_known_phases_are_those_that_are_timed() -> None:
+    """Read off the calls that time them, so that a gate on a new phase is not taken for a slip of the pen."""
+    root = Path(__file__).resolve().parents[1]
+    sources = [*(root / "reference_server").rglob("*.py"), root / "bench/server_trial.py", root / "bench/coldstart.py"]
+    timed = {
+        name
+        for path in sources
+        for name in re.findall(r'(?:(?:phases|after)\.(?:phase|add)\(|_phase\(|\{"name": )f?"([a-z_]+)', path.read_text("utf-8"))
+    }
+    pinned_or_not = {name for name in PHASES if name.startswith("copy_to_device_")}
+    assert timed - {"copy_to_device_"} == set(PHASES) - pinned_or_not

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from bench.engine.manifest import (
     MANIFEST_FILE,
+    PROBE_FILE,
     Manifest,
     ShapeRange,
     Tensor,
@@ -30,7 +32,10 @@ from bench.engine.manifest import (
     relative_error,
     write_manifest,
 )
+from bench.engine.probe import read_probe
 from bench.errors import BenchError, EngineRefused, WrongAnswer
+from reference_server.loader import load_engine
+from reference_server.phases import Phases
 
 
 @pytest.fixture
@@ -76,6 +81,45 @@ Change = Callable[[dict[str, Any]], object]
         (lambda raw: raw["inputs"][0].update(datatype="FP8"), "FP8"),
         (lambda raw: raw.update(tolerance="loose"), "loose"),
         (lambda raw: raw.update(baseline={"rate_per_s": 1}), "not a complete manifest"),
+        (lambda raw: raw.update(name=5), "name is 5, not a string"),
+        (lambda raw: raw.update(name="../up"), "name '../up' may only hold letters"),
+        (lambda raw: raw.update(name="\ud800"), "not a string of Unicode characters"),
+        (lambda raw: raw.update(version=None), "version is None, not a string"),
+        (lambda raw: raw.update(version=""), "version '' may only hold letters"),
+        (lambda raw: raw.update(runtime=[]), "runtime is a list, not a string"),
+        (lambda raw: raw["files"][0].update(bytes="x"), "files[0].bytes is 'x', not a whole number"),
+        (lambda raw: raw["files"][0].update(bytes=10**30), "files[0].bytes is a huge number"),
+        (lambda raw: raw["files"][0].update(bytes=True), "files[0].bytes is True, not a whole number"),
+        (lambda raw: raw["files"][0].update(sha256=5), "files[0].sha256 is 5, not a string"),
+        (lambda raw: raw["files"][0].update(sha256="abc"), "not 64 hexadecimal digits"),
+        (lambda raw: raw["files"][0].update(name="a\0b"), "files[0].name is 'a\\x00b'"),
+        (lambda raw: raw["files"][0].update(name="manifest.json"), "is the manifest's own"),
+        (lambda raw: raw["files"].pop(), "and probe.npz"),
+        (lambda raw: raw["files"].pop(0), "and probe.npz"),
+        (lambda raw: raw["files"].append(raw["files"][0]), "each once"),
+        (lambda raw: raw.update(device_features="avx2"), "device_features is 'avx2', not a list"),
+        (lambda raw: raw.update(device_features=[1]), "device_features[0] is 1, not a string"),
+        (lambda raw: raw.update(options=None), "options is None, not an object"),
+        (lambda raw: raw.update(options={"threads": 1}), "options.threads is 1, not a string"),
+        (lambda raw: raw.update(inputs=[]), "it has no inputs"),
+        (lambda raw: raw.update(outputs=[]), "it has no outputs"),
+        (lambda raw: raw["outputs"].append(raw["outputs"][0]), "two of one name"),
+        (lambda raw: raw["inputs"][0].update(dims=[-1, 64]), "inputs[0].dims[0] is -1"),
+        (lambda raw: raw["inputs"][0].update(dims=[0, 1024]), "has an axis of size 0"),
+        (lambda raw: raw["inputs"][0].update(dims=[[1], 64]), "inputs[0].dims[0] is a list"),
+        (lambda raw: raw["inputs"][0].update(dims=[]), "has not its 0 axes"),
+        (lambda raw: raw["outputs"][0].update(dims=["batch", 2**60]), "more than 2^59 elements"),
+        (lambda raw: raw["profiles"][0]["input"].update(max=[2**60, 1024]), "more than 2^59 elements"),
+        (lambda raw: raw["profiles"][0]["input"].update(max=[10**30, 1024]), "profiles[0].input.max[0] is a huge number"),
+        (lambda raw: raw["profiles"][0]["input"].update(max=["a", 1024]), "profiles[0].input.max[0] is 'a'"),
+        (lambda raw: raw["profiles"][0]["input"].update(min=[9, 1024]), "does not grow"),
+        (lambda raw: raw["profiles"][0]["input"].update(min=[1, 1], opt=[1, 1], max=[1, 1]), "leaves a fixed axis"),
+        (lambda raw: raw["profiles"][0]["input"].update(min=[1], opt=[1], max=[1]), "has not its 2 axes"),
+        (lambda raw: raw.update(tolerance=math.nan), "tolerance is nan, not a finite number"),
+        (lambda raw: raw.update(tolerance=math.inf), "tolerance is inf, not a finite number"),
+        (lambda raw: raw.update(tolerance=0), "not above 0 and at most 1"),
+        (lambda raw: raw.update(tolerance=-1), "not above 0 and at most 1"),
+        (lambda raw: raw.update(details={"versions": []}), "details.versions is a list, not an object"),
     ],
 )  # fmt: skip
 def test_a_manifest_of_another_form_is_refused_in_one_sentence(synthetic: Callable[..., Path], change: Change, says: str) -> None:
@@ -100,11 +144,38 @@ def test_a_truncated_manifest_is_refused(synthetic: Callable[..., Path], keep: i
         read_manifest(engine)
 
 
-@pytest.mark.parametrize("content", [b"[]", b"null", b'"x"', b"\xff\xfe{}", b"{}"])
+@pytest.mark.parametrize("content", [b"[]", b"null", b'"x"', b"\xff\xfe{}", b"{}", b"[" * 200_000, b'{"a":' * 100_000, b"9" * 5000])
 def test_json_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / MANIFEST_FILE).write_bytes(content)
     with pytest.raises(EngineRefused, match=r"manifest.json"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("file", [MANIFEST_FILE, PROBE_FILE, "engine.json"])
+def test_a_pipe_is_refused_where_a_file_is_due(synthetic: Callable[..., Path], file: str) -> None:
+    engine = synthetic()
+    (engine / file).unlink()
+    os.mkfifo(engine / file)
+    with pytest.raises(EngineRefused, match=f"{file} is not a regular file; build the engine again"):
+        load_engine(engine, {}, Phases())
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"0/input/input": np.zeros((1, 1024), np.int64)}, r"'input' is int64\[1, 1024\], not FP32\[-1, 1024\]"),
+        ({"0/output/output": np.zeros((1, 8), np.float32)}, r"'output' is float32\[1, 8\], not FP32\[-1, 1024\]"),
+        ({"0/input/input": np.zeros((99, 1024), np.float32)}, r"input 'input' has shape \[99, 1024\]"),
+        ({"0/input/input": np.zeros((), np.float32)}, r"'input' is float32\[\], not"),
+    ],
+)
+def test_a_probe_of_other_arrays_is_refused(synthetic: Callable[..., Path], arrays: dict[str, Any], says: str) -> None:
+    engine = synthetic()
+    with np.load(engine / PROBE_FILE) as archive:
+        np.savez(engine / "other.npz", **{**archive, **arrays})
+    (engine / "other.npz").replace(engine / PROBE_FILE)
+    with pytest.raises(EngineRefused, match=says):
+        read_probe(engine, read_manifest(engine))
 
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:

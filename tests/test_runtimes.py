@@ -163,6 +163,8 @@ def test_settings_are_key_and_value() -> None:
     for text in ("a", "=1", ""):
         with pytest.raises(BenchError, match="is not KEY=VALUE"):
             parse_settings([text])
+    with pytest.raises(BenchError, match="--set names 'threads' twice"):
+        parse_settings(["threads=1", "threads=2"])
 
 
 # Only ONNX Runtime

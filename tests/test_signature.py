@@ -123,3 +123,11 @@ def test_the_commands_key_build_and_coldstart(bench_command: BenchCommand, tiny_
     assert unreadable.returncode == 2
     assert "none.key is not an Ed25519 private key" in unreadable.stderr
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("where", ["", ".", "folder"])
+def test_a_key_is_not_written_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BenchError, match="is a folder: name the file to write"):
+        make_key(Path(where))

@@ -81,3 +81,17 @@ def test_what_is_shown_reads_back_within_its_digits(ns: int) -> None:
 @given(st.integers(min_value=0, max_value=2**50))
 def test_nanoseconds_are_read_exactly(ns: int) -> None:
     assert parse_duration_ns(f"{ns}ns") == ns
+
+
+@pytest.mark.parametrize("text", ["1e300h", "1e999s", "1e999ns", "9" * 400 + "s", "99999999h"])
+def test_a_time_that_no_clock_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(BenchError, match="is longer than 100 years") as refused:
+        parse_duration_ns(text, "--timeout")
+    assert len(str(refused.value)) < 200
+    assert parse_duration_ns("876000h") < 2**63
+
+
+@pytest.mark.parametrize("text", ["1e999", "1e30GiB", "9" * 5000])
+def test_a_size_that_no_memory_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(BenchError, match=r"is more than 2\^62 bytes"):
+        parse_size_bytes(text)

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.analysis.phases import PHASES, TOTALS
 from bench.analysis.statistics import percentile, samples_needed
 from bench.errors import BenchError
 from bench.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
@@ -63,6 +65,15 @@ def parse_gate(text: str, levels: tuple[str, ...]) -> Gate:
         raise BenchError(f"--gate {text!r}: level {level!r} is not measured by this run, only {', '.join(levels)}")
     value = parse_size_bytes(bound, "gate bound") if phase == MEMORY else parse_duration_ns(bound, "gate bound")
     return Gate(text=text.strip(), level=level, phase=phase or "total", statistic=statistic, comparison=comparison, bound=value)
+
+
+def check_phase(gate: Gate) -> None:
+    """Raises BenchError for a phase that no level has; which of them a run has is known when its trials are done."""
+    known = (*PHASES, *TOTALS, MEMORY)
+    if gate.phase not in known:
+        near = difflib.get_close_matches(gate.phase, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"only {', '.join(known)}"
+        raise BenchError(f"--gate {gate.text!r}: there is no phase {gate.phase!r}, {hint}")
 
 
 def check_trials(gate: Gate, trials: int) -> None:

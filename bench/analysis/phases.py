@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+# Every phase that a trial can have, of any level and runtime (a test looks for them where they are timed), and the rows beside them.
+PHASES = (
+    "spawn", "imports", "manifest", "signature", "library", "device", "runtime", "read", "verify", "deserialise", "slot", "buffers",
+    "probe", "first_inference", "check", "second_inference", "steady", "pool", "inference", "listen", "ready", "ready_before_right",
+    "read_file", "copy_memory", "copy_to_device_pageable", "copy_to_device_pinned",
+)  # fmt: skip
+TOTALS = ("total", "unattributed", "total_outside")
 FRESH_LEVELS = ("server", "process", "process-disk")  # each trial is a fresh process
 # Imports and everything before the library call: what a user can only save by not starting a process.
 _START_PHASES = ("spawn", "imports", "library")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ def run_coldstart(
 ) -> None:
     """Run, keep, print. Raises BenchError, GateMissed, InvalidRun; on Ctrl-C what was measured is kept and printed."""
     from bench import environment
-    from bench.analysis.gates import check_trials, evaluate, parse_gate
+    from bench.analysis.gates import check_phase, check_trials, evaluate, parse_gate
     from bench.cli.progress import bar, steps
     from bench.coldstart import LEVELS, Plan, check_plan, cold_start_schema, run_trials, start_run
     from bench.engine.resolve import resolve_engine
@@ -161,6 +162,7 @@ def run_coldstart(
     check_plan(Plan(variants=(), levels=chosen, trials=trials))
     parsed_gates = [parse_gate(text, chosen) for text in gates]
     for one in parsed_gates:
+        check_phase(one)
         check_trials(one, trials)
     RunFolder.check_writable(results)
     with steps(f"engine of {subject}") as progress:
@@ -172,7 +174,7 @@ def run_coldstart(
     finished = False
     try:
         with bar("cold starts") as show:
-            run_trials(plan, folder.table("cold_starts", cold_start_schema()), show)
+            run_trials(plan, folder.table("cold_starts", cold_start_schema(_title(plan))), show)
         finished = True
     finally:  # an interrupted run is summed up too, from the trials that were done
         folder.close()
@@ -240,10 +242,12 @@ def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: 
     from bench.report.figures import waterfall
 
     table = open_run(folder.path).table("cold_starts")
-    if table is None:
+    if table is None or not table.num_rows:
+        if not finished:
+            shutil.rmtree(folder.path)  # nothing was measured
         return None
     summary = summarize(table, [variant.label for variant in plan.variants], plan.trials, warnings)
-    folder.write_json("summary.json", summary.to_json())
+    folder.write_json("summary.json", {"subject": _title(plan), **summary.to_json()})
     with naming(folder.path / "waterfall.png"):
         waterfall(summary, _title(plan), folder.path / "waterfall.png")
     path = folder.finish() if finished else folder.path

@@ -50,7 +50,7 @@ def build(
     from bench.cli.progress import steps
     from bench.engine.build import build_engine, check_request
     from bench.engine.request import TensorrtOptions
-    from bench.engine.resolve import BuildOptions, build_request, measure_baseline, write_built_in
+    from bench.engine.resolve import BuildOptions, build_request, is_built_in, measure_baseline, provide_built_in
     from bench.units import parse_size_bytes
 
     given = BuildOptions.from_flags(
@@ -74,10 +74,10 @@ def build(
     request, _ = build_request(model, given)
     request = dataclasses.replace(request, version=model_version, sign_with=sign, replace=force)
     check_request(request, output)
-    with steps(f"building {request.name or request.model.stem}") as progress:
-        if not request.model.exists():
+    with steps(f"building {request.model_name}") as progress:
+        if is_built_in(model):
             progress("making the built-in model")
-            write_built_in(model, request.model)
+            provide_built_in(model, request.model)
         manifest = build_engine(request, output, measure=measure_baseline, progress=progress)
     if as_json:
         typer.echo(manifest.to_json().rstrip())

@@ -6,16 +6,17 @@ The directory appears as a whole or not at all: it is made beside its place unde
 from __future__ import annotations
 
 import dataclasses
+import errno
 import platform
-import secrets
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.clock import now_ns, utc_now
+from bench.drafts import clear_abandoned, draft_folder, replace_folder
 from bench.engine import onnxruntime_builder, tensorrt_builder
 from bench.engine.manifest import (
+    MANIFEST_FILE,
     PROBE_FILE,
     SCHEMA_VERSION,
     Baseline,
@@ -24,12 +25,16 @@ from bench.engine.manifest import (
     Tensor,
     axis_sizes,
     describe_file,
+    read_manifest,
     write_manifest,
 )
+from bench.engine.manifest_reading import PLAIN_NAME, is_plain_name
 from bench.engine.request import BuildRequest, Built, Progress, Work
 from bench.engine.shapes import InputSource, make_values, parse_input, resolve_profiles
+from bench.engine.signature import SIGNATURE_FILE
 from bench.engine.source import SourceModel, read_source
-from bench.errors import BenchError
+from bench.engine.tensorrt_builder import LAYERS_FILE
+from bench.errors import BenchError, EngineRefused, one_sentence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,18 +59,24 @@ BUILDERS: Mapping[str, Builder] = {"onnxruntime": onnxruntime_builder, "tensorrt
 
 
 def build_engine(
-    request: BuildRequest, directory: Path, *, measure: Callable[[Path], Baseline], progress: Progress = lambda _: None
+    request: BuildRequest,
+    directory: Path,
+    *,
+    measure: Callable[[Path], Baseline],
+    progress: Progress = lambda _: None,
+    replace_anything: bool = False,
 ) -> Manifest:
-    """Build into `directory`. `measure` runs one slot of the finished engine (in a process of its own).
+    """Build into `directory`, or to where it leads if it is a link. `measure` runs one slot of the engine in a process of its own.
+
+    `replace_anything` is for the caller's own folders, such as a cache: what is there may be too damaged to be known for an engine.
 
     Raises BenchError: what cannot be read, optimised, run, or does not answer like its source.
     """
-    check_request(request, directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    workplace = directory.parent / f".{directory.name}.{secrets.token_hex(4)}.building"
-    replaced = workplace.with_suffix(".replaced")
-    workplace.mkdir()
-    try:
+    check_request(request, directory, replace_anything=replace_anything)
+    target = directory.resolve() if directory.is_symlink() or directory.name in ("", "..") else directory
+    target.parent.mkdir(parents=True, exist_ok=True)
+    clear_abandoned(target.parent)
+    with draft_folder(target) as workplace:
         manifest, runs_here = _build_into(workplace, request, progress)
         if runs_here:
             progress("measuring one slot")
@@ -78,30 +89,56 @@ def build_engine(
             from bench.engine.signature import sign_manifest
 
             sign_manifest(workplace, request.sign_with)
-        if request.replace and directory.exists():
-            directory.rename(replaced)  # at no time is there half an engine under its name
-        workplace.rename(directory)
-    finally:
-        if replaced.exists() and not directory.exists():  # stopped between the two
-            replaced.rename(directory)
-        for left in (workplace, replaced):
-            shutil.rmtree(left, ignore_errors=True)
+        try:
+            if replace_anything:
+                replace_folder(workplace, target)
+            elif request.replace:
+                _check_place(request, directory)  # once more: much may have happened meanwhile
+                replace_folder(workplace, target)
+            else:
+                workplace.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise BenchError(f"{directory} was made by another process meanwhile; name another with -o") from None
     return manifest
 
 
-def check_request(request: BuildRequest, directory: Path) -> None:
+def check_request(request: BuildRequest, directory: Path, *, replace_anything: bool = False) -> None:
     """All that can be known to be wrong before the long work starts. Raises BenchError."""
     if request.runtime not in BUILDERS:
         raise BenchError(f"--runtime {request.runtime} cannot build here: this build knows {', '.join(BUILDERS)}")
     BUILDERS[request.runtime].check_options(request)
-    if directory.exists() and not request.replace:
-        raise BenchError(f"{directory} exists already and is not overwritten; name another with -o, or say --force")
-    if directory.exists() and not (directory / "manifest.json").exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise BenchError(f"{directory} is not an engine directory, so --force does not replace it; name another with -o")
+    for flag, name in (("--name", request.model_name), ("--model-version", request.version)):
+        if not is_plain_name(name):
+            raise BenchError(f"{flag} {name[:80]!r} may only hold {PLAIN_NAME}")
+    if not replace_anything:
+        _check_place(request, directory)
     if request.sign_with is not None:
         from bench.engine.signature import read_private_key
 
         read_private_key(request.sign_with)
+
+
+def _check_place(request: BuildRequest, directory: Path) -> None:
+    """Only an engine directory is ever replaced, and only where all that it holds is the engine's. Raises BenchError."""
+    if not directory.exists():
+        return
+    if not request.replace:
+        raise BenchError(f"{directory} exists already and is not overwritten; name another with -o, or say --force")
+    refused = "so --force does not replace it; remove it yourself, or name another with -o"
+    if not directory.is_dir() or (any(directory.iterdir()) and not (directory / MANIFEST_FILE).exists()):
+        raise BenchError(f"{directory} is not an engine directory, {refused}")
+    held = {path.name for path in directory.iterdir()}
+    if not held:
+        return
+    try:
+        files = {file.name for file in read_manifest(directory).files}
+    except (EngineRefused, OSError) as error:
+        raise BenchError(f"{directory} is not an engine directory ({one_sentence(error)}), {refused}") from None
+    foreign = sorted(held - files - {MANIFEST_FILE, SIGNATURE_FILE, LAYERS_FILE})
+    if foreign:
+        raise BenchError(f"{directory} holds {foreign[0]!r}, which is not the engine's, {refused}")
 
 
 def _build_into(workplace: Path, request: BuildRequest, progress: Progress) -> tuple[Manifest, bool]:
@@ -128,7 +165,7 @@ def _build_into(workplace: Path, request: BuildRequest, progress: Progress) -> t
     np.savez(workplace / PROBE_FILE, allow_pickle=False, **arrays)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
-        name=request.name or request.model.stem,
+        name=request.model_name,
         version=request.version,
         source_sha256=source.sha256,
         files=(*map(describe_file, built.files), describe_file(workplace / PROBE_FILE)),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import ShapeRange, Tensor
+from bench.engine.probe import UNREADABLE, read_array
 from bench.engine.shapes import InputSource, make_values
 from bench.errors import BenchError
 
@@ -61,10 +62,10 @@ def read_calibration(path: Path, tensors: Sequence[Tensor], profile: Mapping[str
 
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            arrays = {name: read_array(archive, name) for name in archive.files}
     except FileNotFoundError:
         raise BenchError(f"--calibration {path}: no such file") from None
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise BenchError(f"--calibration {path}: cannot be read as .npz without pickled objects ({error})") from None
     missing = [t.name for t in tensors if t.name not in arrays]
     if missing:

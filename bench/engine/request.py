@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import BuildDetails, ShapeRange
+from bench.engine.manifest_reading import plain_name
 from bench.engine.shapes import InputSource
 from bench.engine.source import SourceModel
 
@@ -46,6 +47,11 @@ class BuildRequest:
     sign_with: Path | None = None
     replace: bool = False
     tensorrt: TensorrtOptions = field(default_factory=TensorrtOptions)
+
+    @property
+    def model_name(self) -> str:
+        """The name given, or the file's stem with `-` for what a name may not hold."""
+        return self.name if self.name is not None else plain_name(self.model.stem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 import bench
 from bench.engine.build import build_engine
 from bench.engine.manifest import MANIFEST_FILE, SCHEMA_VERSION, Baseline, cpu_device, describe_file, read_manifest
+from bench.engine.manifest_reading import PLAIN_NAME, is_plain_name
 from bench.engine.request import BuildRequest, Progress, TensorrtOptions
 from bench.engine.shapes import parse_assignments
 from bench.engine.source import source_digest
@@ -82,20 +83,21 @@ def resolve_engine(subject: str, options: BuildOptions, progress: Progress = lam
             [SCHEMA_VERSION, bench.__version__, origin, _builder(request), cpu_device(), dataclasses.asdict(options)], default=str
         ).encode()
     ).hexdigest()[:12]
-    name = request.name or request.model.stem
-    directory = cache_folder() / "engines" / f"{name}-{key}"
-    if (directory / MANIFEST_FILE).is_file():
+    if not is_plain_name(request.model_name):
+        raise BenchError(f"--name {request.model_name[:80]!r} may only hold {PLAIN_NAME}")
+    directory = cache_folder() / "engines" / f"{request.model_name}-{key}"
+    damaged = directory.exists()
+    if damaged:
         if _is_whole(directory):
             return directory
         progress("the engine in the cache is damaged")
-        request = dataclasses.replace(request, replace=True)
-    if not request.model.exists() and subject in BUILT_IN:
+    if is_built_in(subject):
         progress(f"making {subject}")
-        write_built_in(subject, request.model)
+        provide_built_in(subject, request.model)
     try:
-        build_engine(request, directory, measure=measure_baseline, progress=progress)
+        build_engine(request, directory, measure=measure_baseline, progress=progress, replace_anything=damaged)
     except (BenchError, OSError):
-        if not (directory / MANIFEST_FILE).is_file():  # two at once: the other one's engine is as good
+        if not _is_whole(directory):  # two at once: the other one's engine is as good
             raise
     return directory
 
@@ -113,13 +115,13 @@ def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, st
     path = Path(subject)
     shapes, inputs = dict(options.shapes), dict(options.inputs)
     name = options.name
-    if subject in BUILT_IN and not path.is_file():
+    if is_built_in(subject):
         built_in = BUILT_IN[subject]
         model = cache_folder() / "models" / f"{subject}-onnx{_version('onnx')}.onnx"
         origin = f"built-in {subject} onnx {_version('onnx')}"
         shapes = {**({} if shapes else built_in.default_shapes), **shapes}
         inputs = {**built_in.default_inputs, **inputs}
-        name = name or subject
+        name = subject if name is None else name
     elif path.is_file():
         model = path
         origin = source_digest(path)
@@ -142,15 +144,20 @@ def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, st
     return request, origin
 
 
-def write_built_in(subject: str, path: Path) -> None:
-    """Make a built-in model in the cache, as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.onnx")
+def is_built_in(subject: str) -> bool:
+    """Whether `subject` names a built-in model. A file of that name goes before it."""
+    return subject in BUILT_IN and not Path(subject).is_file()
+
+
+def provide_built_in(subject: str, path: Path) -> None:
+    """Make a built-in model in the cache, unless it is there and whole: nobody looks after the cache, so we do."""
+    noted = path.with_suffix(".sha256")
     try:
-        write_model(subject, 0, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        if noted.read_text("ascii") == describe_file(path).sha256:
+            return
+    except (BenchError, OSError, ValueError):
+        pass
+    noted.write_text(write_model(subject, 0, path, force=True).sha256, "ascii")
 
 
 def measure_baseline(engine_dir: Path) -> Baseline:

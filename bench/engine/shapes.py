@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 import re
 import sys
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import DATATYPES, ShapeRange, Tensor
+from bench.engine.probe import UNREADABLE, read_array
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
@@ -168,12 +167,14 @@ def parse_input(name: str, text: str) -> InputSource:
             low, high = (float(part) for part in parts[1:])
         except ValueError:
             raise BenchError(f"--input {name}={text} is not uniform:LO:HI with two numbers") from None
-        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-            raise BenchError(f"--input {name}={text}: LO must not be above HI, and both must be finite")
+        if not (math.isfinite(high - low) and low <= high):
+            raise BenchError(f"--input {name}={text}: LO must not be above HI, and both and their difference must be finite")
         return InputSource(low=low, high=high)
     import numpy as np
 
     path = Path(text)
+    if path.exists() and not path.is_file():
+        raise BenchError(f"--input {name}={text}: is not a regular file")
     if path.suffix != ".npz":
         raise BenchError(f"--input {name}={text} is neither uniform:LO:HI nor an .npz file")
     try:
@@ -184,10 +185,10 @@ def parse_input(name: str, text: str) -> InputSource:
             key = name if name in archive.files else archive.files[0] if len(archive.files) == 1 else None
             if key is None:
                 raise BenchError(f"--input {name}={text}: the file has no array {name!r}, only {', '.join(archive.files) or 'none'}")
-            return InputSource(array=archive[key])
+            return InputSource(array=read_array(archive, key))
     except FileNotFoundError:
         raise BenchError(f"--input {name}={text}: no such file") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise BenchError(f"--input {name}={text}: cannot be read as .npz without pickled objects ({error})") from None
 
 
@@ -217,6 +218,8 @@ def _make_values(tensor: Tensor, shape: Sequence[int], source: InputSource, gene
     if dtype == np.dtype(bool):
         return np.ones(tuple(shape), dtype=bool)
     if dtype.kind == "f":
+        if max(abs(source.low), abs(source.high)) > float(np.finfo(dtype).max):
+            raise BenchError(f"--input {tensor.name}=uniform:{source.low:g}:{source.high:g} does not fit {tensor.datatype}")
         return np.asarray(generator.uniform(source.low, source.high, tuple(shape)).astype(dtype))
     limits = np.iinfo(dtype)
     if source.low < limits.min or source.high > limits.max or source.low != int(source.low) or source.high != int(source.high):
@@ -237,7 +240,10 @@ def _fit(tensor: Tensor, shape: tuple[int, ...], array: NDArray[Any], dtype: np.
         raise BenchError(
             f"--input {tensor.name}: the array has shape {list(array.shape)}, the engine is built for {list(shape)}; give --shape"
         )
-    fitted = np.ascontiguousarray(array.astype(dtype)).reshape(shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for below
+        fitted = np.ascontiguousarray(array.astype(dtype)).reshape(shape)
+    if dtype.kind == "f" and not np.isfinite(fitted).all():
+        raise BenchError(f"--input {tensor.name}: the array holds NaN, infinities or values that {tensor.datatype} cannot hold")
     if dtype.kind in "iu" and not np.array_equal(fitted, array):
         raise BenchError(f"--input {tensor.name}: the array holds values that {tensor.datatype} cannot hold")
     return fitted

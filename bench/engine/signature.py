@@ -21,11 +21,13 @@ SIGNATURE_FILE = "manifest.sig"
 def make_key(private_path: Path) -> Path:
     """Write a new private key (PKCS #8 PEM, mode 600) and beside it the public key `NAME.pub`. Returns the latter's path.
 
-    Raises BenchError where either file exists: a key is never overwritten.
+    Raises BenchError for a folder, and where either file exists: a key is never overwritten.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    if not private_path.name or private_path.is_dir():
+        raise BenchError(f"{private_path} is a folder: name the file to write, such as release.key")
     public_path = private_path.with_name(private_path.name + ".pub")
     for path in (private_path, public_path):
         if path.exists():

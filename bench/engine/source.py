@@ -48,6 +48,9 @@ def read_source(path: Path) -> SourceModel:
         raise BenchError(f"{path} has no inputs, so there is nothing to request of it")
     if not graph.output:
         raise BenchError(f"{path} has no outputs, so there is nothing to check an answer by")
+    for role, names in (("inputs", [t.name for t in inputs]), ("outputs", [value.name for value in graph.output])):
+        if len(set(names)) < len(names):
+            raise BenchError(f"{path} has two {role} of the name {max(names, key=names.count)!r}; export it with a name for each")
     # Inputs are named first, so that shape inference carries their axes through to the outputs.
     for value, tensor in zip((v for v in graph.input if v.name not in weights), inputs, strict=True):
         for dim, name in zip(value.type.tensor_type.shape.dim, tensor.dims, strict=True):
@@ -103,6 +106,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise BenchError(f"{path} is a folder, not an ONNX file, and holds no manifest.json")
     try:
         size = path.stat().st_size
+        if not path.is_file():
+            raise BenchError(f"{path} is not a regular file")
     except FileNotFoundError:
         raise BenchError(f"{path}: no such model file") from None
     if size == 0:
@@ -119,6 +124,8 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _tensor(value: onnx.ValueInfoProto, path: Path, role: str) -> Tensor:
+    if not value.name or "\0" in value.name:
+        raise BenchError(f"{path}: {role} {value.name!r} has no name that can be sent; export the model with another")
     if not value.type.HasField("tensor_type"):
         raise BenchError(
             f"{path}: {role} {value.name!r} is a {value.type.WhichOneof('value') or 'value of no type'}, only tensors can be served"

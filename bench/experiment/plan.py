@@ -13,6 +13,7 @@ from bench.experiment.calibration import Capacity
 
 _RATE = re.compile(r"([0-9]*\.?[0-9]+)(x(?::([\w=.-]+))?)?")
 SLOWEST = "slowest"
+MAX_RATE_PER_S = 1e9  # and for a multiple of a capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,8 @@ def check_rate(text: str, flag: str, arms: Sequence[str]) -> tuple[float, str | 
     if match is None:
         raise BenchError(f"{flag} {text!r} is not a rate: write requests a second, or a multiple of a capacity such as 0.3x")
     number, multiple, of = float(match.group(1)), match.group(2), match.group(3)
-    if number <= 0:
-        raise BenchError(f"{flag} {text!r} must be above 0")
+    if not 0 < number <= MAX_RATE_PER_S:
+        raise BenchError(f"{flag} {text!r} must be above 0 and at most {MAX_RATE_PER_S:g} a second")
     if of is not None and of not in (SLOWEST, *arms):
         raise BenchError(f"{flag} {text!r}: there is no arm {of!r}, only {', '.join(arms)} and {SLOWEST}")
     return number, None if multiple is None else of or arms[0]

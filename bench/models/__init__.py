@@ -7,14 +7,13 @@ a seed names a model exactly. Accuracy means nothing here. numpy and onnx are im
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from bench.drafts import clear_abandoned, draft_file
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
@@ -108,18 +107,15 @@ def write_model(name: str, seed: int, path: Path, *, force: bool = False) -> Wri
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BenchError(f"folder {path.parent} cannot be made: {error.strerror}") from None
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    clear_abandoned(path.parent)
     try:
-        partial.touch()  # an unwritable folder is found before the model is built
-        proto = model.build(seed)
-        content = proto.SerializeToString(deterministic=True)
-        partial.write_bytes(content)
-        partial.replace(path)
+        with draft_file(path) as partial:  # an unwritable folder is found before the model is built
+            proto = model.build(seed)
+            content = proto.SerializeToString(deterministic=True)
+            partial.write_bytes(content)
+            partial.replace(path)
     except OSError as error:
         raise BenchError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):  # it is not there after a success, nor where its folder takes no files
-            partial.unlink()
     return WrittenModel(
         path=path,
         bytes=len(content),

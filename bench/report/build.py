@@ -54,7 +54,8 @@ def write_html(target: Path, pages: Sequence[Page]) -> None:
 
 def _coldstart(saved: SavedRun) -> Page:
     from bench.analysis.phases import summarize
-    from bench.engine.manifest import parse_manifest
+    from bench.engine.manifest import Manifest
+    from bench.engine.manifest_reading import decode
     from bench.report.coldstart_page import coldstart_page
 
     table = saved.table("cold_starts")
@@ -63,4 +64,8 @@ def _coldstart(saved: SavedRun) -> Page:
     variants = saved.run.get("variants") or []
     warnings = (saved.run.get("environment") or {}).get("warnings") or ()
     summary = summarize(table, [variant["label"] for variant in variants], saved.run["settings"]["trials"], warnings)
-    return coldstart_page(saved, summary, parse_manifest(variants[0]["engine"]).title)
+    try:
+        manifest: Manifest = decode(Manifest, variants[0]["engine"])
+    except ValueError as error:
+        raise BenchError(f"{saved.path / 'run.json'} has no complete manifest of its engine ({error})") from None
+    return coldstart_page(saved, summary, manifest.title)

@@ -122,11 +122,14 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
         key, separator, value = text.partition("=")
         if not separator or not key:
             raise BenchError(f"--set {text!r} is not KEY=VALUE")
+        if key in settings:
+            raise BenchError(f"--set names {key!r} twice; give it once")
         settings[key] = value
     return settings
 
 
 Options = TypeVar("Options")
+_LARGEST_SETTING = 4096  # of threads, the only number there is to set: more would exhaust the host before they are of use
 
 
 def parse_options(kind: type[Options], given: Mapping[str, str]) -> Options:
@@ -140,7 +143,9 @@ def parse_options(kind: type[Options], given: Mapping[str, str]) -> Options:
         try:
             values[key] = _BOOLEANS[text.lower()] if wanted == "bool" else int(text) if wanted == "int" else text
         except (ValueError, KeyError):
-            raise BenchError(f"runtime setting {key}={text!r} is not a {wanted}") from None
+            raise BenchError(f"runtime setting {key}={text[:80]!r} is not a {wanted}") from None
+        if wanted == "int" and not 0 <= values[key] <= _LARGEST_SETTING:
+            raise BenchError(f"runtime setting {key}={text[:80]} is not 0 to {_LARGEST_SETTING}")
     return kind(**values)
 
 
