@@ -9,9 +9,9 @@ import os
 import platform
 import re
 import resource
+import socket
 import subprocess
 import sys
-import urllib.request
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +21,20 @@ import numpy as np
 import pyarrow as pa
 
 import bench
-from bench.clock import utc_now, wall_anchor
-from bench.errors import BenchError
+from bench.clock import now_ns, utc_now, wall_anchor
+from bench.errors import BenchError, one_sentence
 from bench.load.schedule import Schedule, write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder, new_run_id
 from scenarios.openloop.sink import LOST_WORKER, NOT_SENT, SCHEMA, STOPPED, unanswered_batch
 from scenarios.openloop.summary import summarize
-from scenarios.openloop.target import Target
+from scenarios.openloop.target import Target, address_of
 from scenarios.openloop.worker import Share
 
 _RESERVED_FILES = 256
 _LOST_REASON = "the worker was lost before it reported this arrival"
+_METRICS_NS = 2_000_000_000
+_METRICS_BYTES = 1 << 20
+_STARTED = re.compile(rb"^process_start_time_seconds ([0-9.eE+-]{1,40})\r?\n", re.MULTILINE)
 _ROOT = Path(bench.__file__).parent.parent
 
 
@@ -61,16 +64,19 @@ class Run:
             raise BenchError(f"{workers} workers are more than the {count} arrivals of the schedule; start fewer workers")
         self.plan = plan
         self.workers = workers
+        self.final: Path | None = None
+        self.start_ns: int | None = None
         self._seqs = np.ascontiguousarray(plan.schedule.seq)
         self._seen = np.zeros(count, dtype=bool)
         self.generators: dict[int, dict[str, Any]] = {}
         self._server_before = server_process_start(plan.target.host)
         self.folder = RunFolder.create(plan.results, new_run_id(plan.scenario, plan.target.model))
-        write_schedule(plan.schedule, self.folder.path / "schedule.parquet")
-        self._rows = self.folder.table("requests", SCHEMA)
-        self.final: Path | None = None
-        self.start_ns: int | None = None
-        self._write_run()
+        try:
+            write_schedule(plan.schedule, self.folder.path / "schedule.parquet")
+            self._rows = self.folder.table("requests", SCHEMA)
+            self._write_run()
+        except (BenchError, OSError) as error:
+            raise BenchError(f"the run cannot be begun ({one_sentence(error)}); what there is of it is kept as {self.folder.path}") from None
 
     def shares(self) -> list[Share]:
         """The schedule, dealt out by seq modulo the number of workers."""
@@ -137,6 +143,7 @@ class Run:
             "workers": self.workers,
             "lost_workers": self.workers - len(self.generators),
             "generators": [{"worker": worker, **generator} for worker, generator in sorted(self.generators.items())],
+            "resent": sum(generator.get("resent", 0) for generator in self.generators.values()),
             "server_restarted": (self._server_before != after) if known else None,
             "clock_offset_ns": 0,  # all workers share the host's CLOCK_MONOTONIC; others are refused
             **summarize(self._rows.path, slo_ns=self.plan.slo_ns, duration_ns=self.plan.schedule.duration_ns),
@@ -169,6 +176,7 @@ class Run:
                 "target": {
                     "host": target.host,
                     "server": target.server,
+                    "server_parameters": target.server_parameters,
                     "model": target.model,
                     "platform": target.platform,
                     "encoding": target.encoding,
@@ -218,13 +226,32 @@ def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def server_process_start(host: str) -> float | None:
-    """When the server's process started, as its Prometheus metrics tell; None where they do not."""
+    """When the server's process started, as its Prometheus metrics tell; None where they do not.
+
+    Whatever a server does on that path, this takes at most 2 s and 1 MiB in all: the run goes on without it.
+    """
+    address, prefix = address_of(host)
+    give_up = now_ns() + _METRICS_NS
+    data = bytearray()
     try:
-        with urllib.request.urlopen(host.rstrip("/") + "/metrics", timeout=5) as reply:
-            found = re.search(r"^process_start_time_seconds ([0-9.e+]+)", reply.read(1 << 20).decode("utf-8", "replace"), re.MULTILINE)
-    except (OSError, ValueError):
+        with socket.create_connection(address, timeout=_METRICS_NS / 1e9) as client:
+            # HTTP/1.0, so that the answer comes neither in chunks nor on a connection that stays open.
+            client.sendall(f"GET {prefix}/metrics HTTP/1.0\r\nHost: {address[0]}:{address[1]}\r\n\r\n".encode())
+            while len(data) < _METRICS_BYTES and (left := give_up - now_ns()) > 0:
+                client.settimeout(left / 1e9)
+                piece = client.recv(65_536)
+                data += piece
+                if not piece or _STARTED.search(data):
+                    break
+    except OSError:
+        pass
+    found = _STARTED.search(data)
+    if found is None or not re.match(rb"HTTP/1\.[01] 200\b", data):
         return None
-    return float(found.group(1)) if found else None
+    try:
+        return float(found.group(1))
+    except ValueError:
+        return None
 
 
 def _version(package: str) -> str | None:
