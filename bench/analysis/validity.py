@@ -333,7 +333,13 @@ def _generator(summary: Mapping[str, Any] | None, saved: SavedRun) -> list[Check
     if summary is None:
         if saved.partial:
             return [Check(name="generator", value="not known: it was cut off before it could tell")]
-        return [Check(name="generator", value="not known", problem="there is no summary.json, so how the generator fared is not known; run it again")]
+        return [
+            Check(
+                name="generator",
+                value="not known",
+                problem="there is no summary.json, so how the generator fared is not known; run it again",
+            )
+        ]
     try:
         return _health(summary)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
@@ -365,7 +371,9 @@ def _health(summary: Mapping[str, Any]) -> list[Check]:
         checks.append(Check(name="generator", value=value, problem=problem))
         if resent:
             checks.append(
-                Check(name="resent", value=f"{resent} requests once more, because the server closed their connection without a byte of answer")
+                Check(
+                    name="resent", value=f"{resent} requests once more, because the server closed their connection without a byte of answer"
+                )
             )
     restarted = summary.get("server_restarted")
     checks.append(

@@ -68,8 +68,8 @@ def check(
         if missing:
             which = f"{len(missing)} runs of the experiment are missing ({_some(missing)})"
             print(f"{run}: INVALID: {which}; go on with it: bench burst --resume {run}")
-        for error in damaged:
-            print(f"{run}: INVALID: {error}")
+        for damage in damaged:
+            print(f"{run}: INVALID: {damage}")
         for path, validity in checked:
             print(describe(path, validity))
         for result in results:

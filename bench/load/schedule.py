@@ -175,9 +175,7 @@ def read_schedule(path: Path) -> Schedule:
         except pa.ArrowException:
             raise BenchError(f"{path} has {table.schema.field(name).type} in column {name}, not {kind}: write it again") from None
     try:
-        spikes = tuple(Spike(**spike) for spike in about["spikes"])
-        for one in spikes:
-            _whole(one.index), _whole(one.start_ns), _whole(one.end_ns), float(one.peak_rate)
+        spikes = tuple(_spike(**spike) for spike in about["spikes"])
         schedule = Schedule(table=table, duration_ns=_whole(about["duration_ns"]), spikes=spikes, provenance=dict(about["provenance"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         raise BenchError(f"{path} has damaged schedule metadata: write it again") from None
@@ -209,6 +207,10 @@ def _check(schedule: Schedule, where: str) -> None:
         *(known.index for known in schedule.spikes),
     }:
         raise BenchError(f"{where} has arrivals of a spike that its spike table does not know: write it again")
+
+
+def _spike(*, index: Any, start_ns: Any, end_ns: Any, peak_rate: Any) -> Spike:
+    return Spike(index=_whole(index), start_ns=_whole(start_ns), end_ns=_whole(end_ns), peak_rate=float(peak_rate))
 
 
 def _whole(value: Any) -> int:

@@ -76,7 +76,9 @@ class Run:
             self._rows = self.folder.table("requests", SCHEMA)
             self._write_run()
         except (BenchError, OSError) as error:
-            raise BenchError(f"the run cannot be begun ({one_sentence(error)}); what there is of it is kept as {self.folder.path}") from None
+            raise BenchError(
+                f"the run cannot be begun ({one_sentence(error)}); what there is of it is kept as {self.folder.path}"
+            ) from None
 
     def shares(self) -> list[Share]:
         """The schedule, dealt out by seq modulo the number of workers."""

@@ -118,18 +118,20 @@ def open_source(path: Path) -> Source:
 def _decompressed(path: Path, compression: str, seen: Seen | None = None) -> IO[bytes]:
     file: IO[bytes] = path.open("rb") if seen is None else io.BufferedReader(_SeenReader(path, seen), _READ_BYTES)
     if compression == "gzip":
-        return _GzipFile(fileobj=file)  # type: ignore[return-value]
+        return _GzipFile(file)  # type: ignore[return-value]
     return io.BufferedReader(_ZstdReader(file), _READ_BYTES) if compression == "zstd" else file
 
 
 class _GzipFile(gzip.GzipFile):
     """Closes the file that it was given, too."""
 
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(fileobj=file)
+        self._under = file
+
     def close(self) -> None:
-        file = self.fileobj
         super().close()
-        if file is not None:
-            file.close()
+        self._under.close()
 
 
 class _SeenReader(io.RawIOBase):
