@@ -7,9 +7,7 @@ import hashlib
 import json
 import os
 import platform
-import re
 import resource
-import socket
 import subprocess
 import sys
 from array import array
@@ -21,20 +19,18 @@ import numpy as np
 import pyarrow as pa
 
 import bench
-from bench.clock import now_ns, utc_now, wall_anchor
+from bench.clock import utc_now, wall_anchor
 from bench.errors import BenchError, one_sentence
 from bench.load.schedule import Schedule, write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder, new_run_id
+from scenarios.openloop.server_start import server_process_start
 from scenarios.openloop.sink import LOST_WORKER, NOT_SENT, SCHEMA, STOPPED, unanswered_batch
 from scenarios.openloop.summary import summarize
-from scenarios.openloop.target import Target, address_of
+from scenarios.openloop.target import Target
 from scenarios.openloop.worker import Share
 
 _RESERVED_FILES = 256
 _LOST_REASON = "the worker was lost before it reported this arrival"
-_METRICS_NS = 2_000_000_000
-_METRICS_BYTES = 1 << 20
-_STARTED = re.compile(rb"^process_start_time_seconds ([0-9.eE+-]{1,40})\r?\n", re.MULTILINE)
 _ROOT = Path(bench.__file__).parent.parent
 
 
@@ -225,35 +221,6 @@ def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bench", *arguments], capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": path}
     )
-
-
-def server_process_start(host: str) -> float | None:
-    """When the server's process started, as its Prometheus metrics tell; None where they do not.
-
-    Whatever a server does on that path, this takes at most 2 s and 1 MiB in all: the run goes on without it.
-    """
-    address, prefix = address_of(host)
-    give_up = now_ns() + _METRICS_NS
-    data = bytearray()
-    try:
-        with socket.create_connection(address, timeout=_METRICS_NS / 1e9) as client:
-            # HTTP/1.0, so that the answer comes neither in chunks nor on a connection that stays open.
-            client.sendall(f"GET {prefix}/metrics HTTP/1.0\r\nHost: {address[0]}:{address[1]}\r\n\r\n".encode())
-            while len(data) < _METRICS_BYTES and (left := give_up - now_ns()) > 0:
-                client.settimeout(left / 1e9)
-                piece = client.recv(65_536)
-                data += piece
-                if not piece or _STARTED.search(data):
-                    break
-    except OSError:
-        pass
-    found = _STARTED.search(data)
-    if found is None or not re.match(rb"HTTP/1\.[01] 200\b", data):
-        return None
-    try:
-        return float(found.group(1))
-    except ValueError:
-        return None
 
 
 def _version(package: str) -> str | None:
