@@ -304,6 +304,24 @@ def test_a_full_results_folder_keeps_what_there_is(tmp_path: Path, server: Small
     assert open_run(partial).table("requests") is not None
 
 
+SEEDS = """
+import locust
+import sys
+from types import SimpleNamespace
+from scenarios.openloop.sources import from_source
+for seed in (1, 1, 2):
+    schedule = from_source(None)(SimpleNamespace(trace=sys.argv[1], schedule=None, arrivals=None, seed=seed))
+    print(schedule.intended_ns.tolist())
+"""
+
+
+def test_the_seed_draws_the_arrivals_of_a_trace_of_counts(tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text("HashOwner,HashApp,HashFunction,Trigger,1\no,a,f,http,5\n")
+    command = [sys.executable, "-c", SEEDS, str(tmp_path / "counts.csv")]
+    first, again, other = subprocess.run(command, capture_output=True, text=True, env=QUICK, check=True).stdout.splitlines()
+    assert first == again != other
+
+
 def metrics(answer: bytes, *, drip: bool = False) -> float | None:
     """What a server that answers /metrics with these bytes is understood to say."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
