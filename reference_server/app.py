@@ -24,7 +24,7 @@ class App:
         self._log = log
         self._draining = False
         self._routes: dict[str, tuple[str, Handler]] = {
-            "/v2": ("GET", fixed(server_metadata())),
+            "/v2": ("GET", fixed(server_metadata(registry.settings.described()))),
             "/v2/health/live": ("GET", fixed(b'{"live":true}')),
             "/v2/health/ready": ("GET", self._ready),
             "/v2/repository/index": ("POST", self._index),

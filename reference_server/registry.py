@@ -70,6 +70,7 @@ class Registry:
     def __init__(
         self, engine_dirs: Sequence[Path], settings: PoolSettings, *, on_device_spoiled: Callable[[str], None] = end_process
     ) -> None:
+        self.settings = settings
         self.models: dict[str, ServedModel] = {}
         for engine_dir in engine_dirs:
             model = ServedModel(engine_dir, settings, on_device_spoiled)

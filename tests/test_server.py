@@ -159,7 +159,9 @@ def test_health_and_metadata(shared: Server) -> None:
         assert shared.ask("GET", f"{base}/ready")[0] == 200
         assert json.loads(shared.ask("GET", base)[2])["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, ELEMENTS]}]
         assert shared.ask("POST", f"{base}/infer", good_body())[0] == 200
-    assert "binary_tensor_data" in json.loads(shared.ask("GET", "/v2")[2])["extensions"]
+    about = json.loads(shared.ask("GET", "/v2")[2])
+    assert "binary_tensor_data" in about["extensions"]
+    assert about["parameters"]["mode"] == "warm-pool" and about["parameters"]["pool_size"] >= 1
     described = json.loads(shared.ask("GET", "/openapi.json")[2])["paths"][INFER]["post"]["requestBody"]["content"]["application/json"]
     (tensor,) = described["schema"]["properties"]["inputs"]["items"]["oneOf"]
     assert [size["maximum"] for size in tensor["properties"]["shape"]["prefixItems"]] == [8, ELEMENTS]

@@ -174,7 +174,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         validity=tuple(validity),
         invalid=tuple(_invalid(validity)),
         caveats=tuple(_caveats(subject, arms)),
-        missing_runs=missing_runs(subject.path),
+        missing_runs=len(missing_runs(subject.path)),
         load=dict(subject.record.get("spikes") or (subject.record.get("schedule") or {}).get("provenance") or {}),
         capacities=dict(subject.record.get("capacities") or {}),
         arms=tuple(arms),

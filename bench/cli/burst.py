@@ -207,7 +207,7 @@ def _prepare(
     from bench.experiment import plan
     from bench.experiment.arms import parse_arms
     from bench.experiment.calibration import Capacity
-    from bench.experiment.conduct import Setup, calibrate, start_experiment
+    from bench.experiment.conduct import Setup, calibrate, start_experiment, try_settings
     from bench.records import RunFolder, new_run_id
     from bench.units import parse_duration_ns
 
@@ -215,7 +215,17 @@ def _prepare(
     hold_ns, rest_ns = parse_duration_ns(load.hold, "--hold"), parse_duration_ns(load.rest, "--rest")
     calibrate_ns = parse_duration_ns(load.calibrate, "--calibrate")
     slo_ns = None if load.slo is None else parse_duration_ns(load.slo, "--slo")
-    parse_duration_ns(load.deadline, "--deadline")
+    for flag, ns in (
+        ("--hold", hold_ns),
+        ("--rest", rest_ns),
+        ("--calibrate", calibrate_ns),
+        ("--slo", slo_ns),
+        ("--deadline", parse_duration_ns(load.deadline, "--deadline")),
+    ):
+        if ns is not None and ns <= 0:
+            raise BenchError(f"{flag} is {ns}, and must be above 0")
+    if load.seed < 0:
+        raise BenchError(f"--seed is {load.seed}, and must be at least 0")
     count, blocks, seed = load.spikes, load.blocks, load.seed
     rates = (load.base, load.peak)
     for text, flag in zip(rates, ("--base", "--peak"), strict=True):
@@ -228,6 +238,8 @@ def _prepare(
         raise BenchError("--target takes --base and --peak in requests a second: a server that is not ours is not calibrated")
     with steps(f"burst of {subject if there is None else there.model}") as progress:
         engine = resolve_engine(subject, build, progress) if there is None else None
+        if engine is not None:
+            try_settings(engine, arms, trust=trust, progress=progress)
         if engine is not None and plan.needs_calibration(*rates):
             capacities = calibrate(engine, arms, duration_s=calibrate_ns / 1e9, trust=trust, progress=progress)
             for arm, capacity in capacities.items():

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from bench.errors import BenchError
+from bench.units import parse_duration_ns
 
 TARGET = "target"
 MODES = ("cold-load", "lazy", "warm-pool", "elastic")
 _TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SHARINGS = ("engine", "copy")
 # An arm's key -> the server's flag.
 _FLAGS = {
     "pool": "--pool-size",
@@ -107,8 +109,18 @@ def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
         if not separator or not value:
             raise BenchError(f"--arms {text!r}: {pair!r} is not KEY=VALUE")
         (options if key in _FLAGS else settings)[key] = value
-    for key in ("pool", "min", "max"):
-        if key in options and not options[key].isdigit():
-            raise BenchError(f"--arms {text!r}: {key}={options[key]} is not a whole number")
+    for key, least in (("pool", 1), ("min", 0), ("max", 1), ("queue", 0)):
+        value = options.get(key, "1")
+        if not (value.isascii() and value.isdigit()):
+            raise BenchError(f"--arms {text!r}: {key}={value} is not a whole number")
+        if int(value) < least:
+            raise BenchError(f"--arms {text!r}: {key} is {value}, and must be at least {least}")
+    if mode == "elastic" and int(options.get("min", 1)) > int(options.get("max", 4)):
+        raise BenchError(f"--arms {text!r}: min is above max")
+    if options.get("sharing", _SHARINGS[0]) not in _SHARINGS:
+        raise BenchError(f"--arms {text!r}: sharing={options['sharing']} is not one of {', '.join(_SHARINGS)}")
+    for key, least in (("idle", 0), ("acquire", 1)):
+        if key in options and parse_duration_ns(options[key], f"--arms {text!r}: {key}") < least:
+            raise BenchError(f"--arms {text!r}: {key} must be above 0")
     name = mode + "".join(f"-{key}{value}" for key, value in [*options.items(), *settings.items()])
     return Arm(name=name, mode=mode, options=options, settings=settings)

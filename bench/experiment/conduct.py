@@ -85,6 +85,16 @@ def calibrate(
     return found
 
 
+def try_settings(engine_dir: Path, arms: Sequence[Arm], *, trust: Path | None, progress: Callable[[str], None]) -> None:
+    """Start a server once with each arm's runtime settings: only the runtime knows which ones it has, and an experiment
+    that finds out in its first block has been begun for nothing. Raises BenchError."""
+    for arm in {tuple(arm.settings.items()): arm for arm in arms if arm.settings}.values():
+        progress(f"trying {arm.name}")
+        loading = Arm(name=arm.name, mode="warm-pool", options={}, settings=arm.settings)  # a lazy one would load nothing yet
+        with _start_server(engine_dir, loading, trust, None) as server:
+            server.wait_ready()
+
+
 def start_experiment(
     results: Path, run_id: str, setup: Setup, capacities: Mapping[str, Capacity], environment: Mapping[str, Any], command: Sequence[str]
 ) -> tuple[RunFolder, list[PlannedRun]]:
