@@ -88,6 +88,15 @@ def test_values_against_known_ones() -> None:
     assert list(reasons) == [8] and "expected" in reasons[8]
 
 
+def test_values_within_the_tolerance_of_the_engine() -> None:
+    """An fp16 or int8 engine behind FP32 tensors answers right by its own measure."""
+    body, head = binary([1.0, 2.01])
+    for tolerance, wrong in ((None, True), (0.02, False)):
+        one = check(every=1, expected={"y": np.array([[1, 2]], "f4")}, tolerance=tolerance)
+        assert one(body, head, 1) is None
+        assert bool(one.compare_samples()) == wrong
+
+
 def test_a_comparison_that_fails_costs_its_own_row() -> None:
     one = check(every=1, expected={"z": np.zeros(2, "f4")})  # an output that the answer does not have
     assert one(plain(), -1, 5) is None

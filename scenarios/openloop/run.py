@@ -99,6 +99,7 @@ class Run:
                     outputs=tuple((output.name, output.datatype, output.shape) for output in plan.target.outputs),
                     batch=plan.target.batch,
                     verify_every=plan.verify_every,
+                    tolerance=plan.target.tolerance,
                     expected=None
                     if expected is None
                     else {name: (value.dtype.str, value.shape, value.tobytes()) for name, value in expected.items()},

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from bench.engine.manifest import DATATYPES
+from bench.engine.manifest import DATATYPES, MANIFEST_FILE, read_manifest
 from bench.errors import BenchError
 from scenarios.openloop.verify import Output
 
@@ -57,6 +57,7 @@ class Target:
     batch: int | None
     request: bytes
     expected: Arrays | None
+    tolerance: float | None  # relative, of the engine whose probe it is
 
 
 def find_target(host: str, *, model: str | None, shape: str | None, encoding: str | None, probe: Path | None, seed: int) -> Target:
@@ -77,10 +78,13 @@ def find_target(host: str, *, model: str | None, shape: str | None, encoding: st
     except (KeyError, TypeError, ValueError):
         raise BenchError(f"{host} describes model {name!r} without names, datatypes and shapes, so no request can be made for it") from None
     expected: Arrays | None = None
+    tolerance: float | None = None
     if probe is not None:
         if shape is not None:
             raise BenchError("--probe brings its own shapes: leave out --shape")
         arrays, expected = _read_probe(probe, declared, outputs)
+        if (probe / MANIFEST_FILE).is_file():
+            tolerance = read_manifest(probe).tolerance
         inputs = tuple(Input(name=tensor, datatype=datatype, shape=arrays[tensor].shape) for tensor, datatype, _ in declared)
     else:
         shapes = _shapes(declared, shape)
@@ -110,6 +114,7 @@ def find_target(host: str, *, model: str | None, shape: str | None, encoding: st
         batch=batch,
         request="\r\n".join([*head, "", ""]).encode() + body,
         expected=expected,
+        tolerance=tolerance,
     )
 
 

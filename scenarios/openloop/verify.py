@@ -31,7 +31,7 @@ class ReplyCheck:
     A head seen before (the JSON in front of binary tensors is the same from answer to answer) is not parsed again.
     With `verify_every` N > 0 the values of every N-th answer are compared with the expected ones; where none are known,
     with those of the first answer: the same input must give the same output, within 1e-3 of its largest magnitude for
-    FP32 (1e-2 FP16, 1e-6 FP64) and exactly for whole numbers.
+    FP32 (1e-2 FP16, 1e-6 FP64) and exactly for whole numbers; `tolerance` is an engine's own, where that is known.
     """
 
     def __init__(
@@ -41,7 +41,9 @@ class ReplyCheck:
         batch: int | None,
         verify_every: int,
         expected: Mapping[str, np.ndarray[Any, Any]] | None = None,
+        tolerance: float | None = None,
     ) -> None:
+        self._tolerance = tolerance
         self._outputs = {output.name: output for output in outputs}
         self._batch = batch
         self._every = verify_every
@@ -146,7 +148,10 @@ class ReplyCheck:
             self._right = values
             return None
         for name, right in self._right.items():
-            if not relative_error(right, values[name]) <= _TOLERANCE.get(self._outputs[name].datatype, 0.0):
+            allowed = _TOLERANCE.get(self._outputs[name].datatype, 0.0)
+            if allowed and self._tolerance is not None:
+                allowed = max(allowed, self._tolerance)
+            if not relative_error(right, values[name]) <= allowed:
                 return f"output {name!r} has other values than {self._against}"
         return None
 
