@@ -120,7 +120,7 @@ def _start(plan: Plan, variant: Variant, *arguments: str) -> Child:
 
 
 def _start_server(plan: Plan, variant: Variant) -> ServerProcess:
-    flags = ["--mode=warm-pool", "--pool-size=1", *(f"--set={key}={value}" for key, value in variant.settings.items())]
+    flags = ["--mode=warm-pool", "--pool-size=1", "--tell-phases", *(f"--set={key}={value}" for key, value in variant.settings.items())]
     if plan.trust is not None:
         flags.append(f"--trust={plan.trust.resolve()}")
     return ServerProcess([variant.engine_dir], flags, environment=variant.environment, python=plan.python, timeout_s=plan.timeout_s)

@@ -200,9 +200,11 @@ class SavedRun:
         if not path.exists():
             return None
         try:
-            value: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
+            value = json.loads(path.read_text("utf-8"))
+        except (ValueError, RecursionError) as error:
             raise BenchError(f"{path} cannot be read: {error}") from None
+        if not isinstance(value, dict):
+            raise BenchError(f"{path} cannot be read: it is not one JSON object")
         return value
 
 

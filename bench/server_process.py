@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from bench.errors import BenchError
 from bench.subprocesses import Child, child_environment, module_command
@@ -42,6 +44,7 @@ class ServerProcess:
             self._child.stop()
             raise
         self.ready_ns: int | None = None
+        self.phases: list[dict[str, Any]] = []  # of its start, known once it is ready, where it was started with --tell-phases
 
     @property
     def pid(self) -> int:
@@ -51,7 +54,12 @@ class ServerProcess:
         """Wait for the server's word that it is ready. Returns when that came."""
         if self.ready_ns is None:
             line, seen_ns = self._child.read_line(self._timeout_s)
-            if line != "ready":
+            word, _, facts = line.partition(" ")
+            try:
+                self.phases = json.loads(facts)["phases"] if facts else []
+            except (ValueError, TypeError, KeyError):
+                word = ""
+            if word != "ready":
                 raise BenchError(f"the server printed {line[:80]!r} where it was to say that it is ready")
             self.ready_ns = seen_ns
         return self.ready_ns

@@ -22,10 +22,11 @@ _PATIENCE_NS = 10_000_000_000  # a server that said it is ready and answers wron
 def run_server_trial(engine_dir: Path, manifest: Manifest, start: Callable[[], ServerProcess]) -> dict[str, Any]:
     """One trial in the form that the probe reports, timed by this process's clock.
 
-    Phases: `listen` (from the start until the server accepts connections), `ready` (until it says that it is ready),
-    `first_inference` (one request over HTTP), `check`. After the answer: `ready_before_right`, the time in which ready
-    was said before an answer was right (0 where the first answer after it was right), `second_inference`, `steady`.
-    Raises BenchError where the server does not come up or answers something else.
+    Phases: `listen` (from the start until the server accepts connections), those of the load as the server reports them
+    (`library` to `buffers`, `probe` and `warmup` for each probe case, `collect`), `connect` (a connection, and the question
+    whether the server is ready), `first_inference` (one request over HTTP), `check`. After the answer: `ready_before_right`,
+    the time in which ready was said before an answer was right (0 where the first answer after it was right),
+    `second_inference`, `steady`. Raises BenchError where the server does not come up or answers something else.
     """
     case = read_probe(engine_dir, manifest)
     body, headers = encode_request(manifest, case.inputs)
@@ -33,12 +34,12 @@ def run_server_trial(engine_dir: Path, manifest: Manifest, start: Callable[[], S
     with start() as server:
         listening_bytes = _resident_bytes(server.pid)
         ready_ns = server.wait_ready()
-        phases.append(_phase("listen", server.started_ns, server.listening_ns, listening_bytes))
-        phases.append(_phase("ready", server.listening_ns, ready_ns, _resident_bytes(server.pid)))
+        phases += _start_phases(server, ready_ns, listening_bytes)
         with InferenceClient(server.url) as client:
             if not client.ready():
                 raise BenchError(f"the server printed ready and answers /v2/health/ready with another status than 200 ({server.url})")
             first_try_ns = right_try_ns = now_ns()
+            phases.append(_phase("connect", ready_ns, first_try_ns, _resident_bytes(server.pid)))
             while True:
                 status, reply_headers, reply = client.infer(manifest.name, body, headers)
                 replied_ns = now_ns()
@@ -62,6 +63,23 @@ def run_server_trial(engine_dir: Path, manifest: Manifest, start: Callable[[], S
         "after": after,
         "resident_bytes": resident_bytes,
     }
+
+
+def _start_phases(server: ServerProcess, ready_ns: int, listening_bytes: int | None) -> list[dict[str, Any]]:
+    """From the start of the server until it was ready. Its clock is ours, CLOCK_MONOTONIC of one host.
+
+    Its word that it listens may have reached us when it was already loading: `listen` ends before that. Raises BenchError.
+    """
+    keys = ("name", "start_ns", "end_ns", "resident_bytes", "device_bytes")
+    try:
+        told = [{key: phase[key] for key in keys} for phase in server.phases]
+        starts_ns = [int(phase["start_ns"]) for phase in told]
+        ends_ns = [int(phase["end_ns"]) for phase in told]
+    except (KeyError, TypeError, ValueError):
+        raise BenchError("the server reported phases of its start that are not understood; is it of another version?") from None
+    if not told or not server.started_ns <= starts_ns[0] or not ends_ns[-1] <= ready_ns or starts_ns != sorted(starts_ns):
+        raise BenchError("the server did not report the phases of its start in their order; is it of another version?")
+    return [_phase("listen", server.started_ns, min(server.listening_ns, starts_ns[0]), listening_bytes), *told]
 
 
 def _problem(manifest: Manifest, case: ProbeCase, status: int, headers: Mapping[str, str], reply: bytes) -> str | None:

@@ -74,6 +74,11 @@ def format_size(size: float | None) -> str:
 _ROUNDS_UP = 0.9995  # what rounds to 1000 of a unit is shown as 1.00 of the next
 
 
+def format_count(value: float) -> str:
+    """A plain number with three significant digits and no exponent: `0.51`, `8.29`, `31.4`, `1,360`."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def _three_digits(value: float) -> str:
     magnitude = abs(value)
     return f"{value:.2f}" if magnitude < 9.995 else f"{value:.1f}" if magnitude < 99.95 else f"{value:.0f}"

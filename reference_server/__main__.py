@@ -1,6 +1,7 @@
 """`python -m reference_server ENGINE...`: start, say so, serve, drain.
 
-Standard output has two lines for a program that waits: `listening on http://HOST:PORT` once live, `ready` once ready.
+Standard output has two lines for a program that waits: `listening on http://HOST:PORT` once live, `ready` once ready
+(with `--tell-phases` a JSON object follows on that line: where the time in between went).
 Exit codes: 0 drained after SIGTERM or SIGINT, 1 requests were cut off by the drain timeout, 2 wrong usage or a failed start,
 70 the device can no longer be used by this process, or a defect of the server, 128 + N ended at once by a second signal N.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import signal
 import socket
@@ -25,6 +27,7 @@ from bench.streams import open_missing
 from reference_server.app import App
 from reference_server.connection import tune_listener, with_limits
 from reference_server.log import Log
+from reference_server.phases import Phases
 from reference_server.registry import EXIT_DEVICE_SPOILED, Registry
 from reference_server.settings import ServerSettings, parse_command_line
 
@@ -91,8 +94,10 @@ async def _serve(settings: ServerSettings, log: Log) -> int:
         await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
         if not stop.done():
             starting.result()  # raises LoadFailed
-            _collect_less()
-            _announce("ready")
+            own = Phases()
+            with own.phase("collect"):
+                _collect_less()
+            _announce(_ready_line(settings, registry, own))
             await asyncio.wait((stop, serving), return_when=asyncio.FIRST_COMPLETED)
         complete = await _drain(settings, app, registry, server, serving, starting)
     finally:
@@ -175,6 +180,13 @@ def _collect_less() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def _ready_line(settings: ServerSettings, registry: Registry, own: Phases) -> str:
+    if not settings.tell_phases:
+        return "ready"
+    phases = [*registry.started_phases(), *({"model": None, **phase} for phase in own.as_dicts())]
+    return f"ready {json.dumps({'phases': phases})}"
 
 
 def _announce(line: str) -> None:

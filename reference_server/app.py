@@ -24,7 +24,7 @@ class App:
         self._log = log
         self._draining = False
         self._routes: dict[str, tuple[str, Handler]] = {
-            "/v2": ("GET", fixed(server_metadata())),
+            "/v2": ("GET", fixed(server_metadata(registry.settings.described()))),
             "/v2/health/live": ("GET", fixed(b'{"live":true}')),
             "/v2/health/ready": ("GET", self._ready),
             "/v2/repository/index": ("POST", self._index),
@@ -65,20 +65,27 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get(scope["path"])
-        if route is None:
-            await reply_error(send, 404, self._not_found(scope["path"]))
-            return
-        method, handler = route
-        if scope["method"] != method and not (method == "GET" and scope["method"] == "HEAD"):
-            allowed = b"GET, HEAD" if method == "GET" else b"POST"
-            message = f"{scope['path']} takes {allowed.decode()}, not {scope['method']}"
-            await reply_error(send, 405, message, (b"allow", allowed))
-            return
         try:
+            if route is None:
+                await reply_error(send, 404, self._not_found(scope["path"]))
+                return
+            method, handler = route
+            if scope["method"] != method and not (method == "GET" and scope["method"] == "HEAD"):
+                allowed = b"GET, HEAD" if method == "GET" else b"POST"
+                message = f"{scope['path']} takes {allowed.decode()}, not {scope['method']}"
+                await reply_error(send, 405, message, (b"allow", allowed))
+                return
             await handler(scope, receive, send)
-        except Exception:  # a defect of ours: stated as such, and the server goes on
-            self._log.event("error", f"a defect of the server on {scope['path']}", traceback=traceback.format_exc())
-            await reply_error(send, 500, "a defect of the server; its log says more")
+        except Exception as error:
+            connection = scope["state"]["connection"]
+            gone = connection.client_gone
+            if not (gone and isinstance(error, RuntimeError)):  # which uvloop raises for writing to who went away
+                # A defect of ours: stated as such, and the server goes on.
+                self._log.event("error", f"a defect of the server on {scope['path']}", traceback=traceback.format_exc())
+            if gone:
+                connection.forget_client()
+            else:
+                await reply_error(send, 500, "a defect of the server; its log says more")
 
     def _not_found(self, path: str) -> str:
         parts = path.split("/")

@@ -4,7 +4,11 @@ What uvicorn does, stays: pipelined requests are answered in order, a client tha
 
 - A request must arrive within the header and the body timeout (408), a reply must be taken within the body timeout; headers
   have a limit (431). So neither a slow-loris nor a half-open connection stays for ever.
-- A body is joined once, when it is complete, instead of being copied piece by piece.
+- Nothing more is read while more than a few requests wait behind the one being answered, so a client that pipelines has as
+  little memory here as any other.
+- A body is joined once, when it is complete, instead of being copied piece by piece; a body in tiny chunks takes no more
+  memory than any other.
+- A client that went away is no error: what is still to be written for it is dropped.
 - `scope["state"]["first_byte_ns"]` is when the request's first byte was seen (bench.clock), and the task that the application
   puts into `scope["state"]["connection"].running` is cancelled when the client goes away.
 
@@ -18,12 +22,17 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from bench.clock import now_ns
 from reference_server.documents import error_document
+from reference_server.responses import Receive, Scope, Send, reply_error
 
 MAX_HEADER_BYTES = 64 * 1024
+MAX_PIPELINED = 8  # requests that wait behind the one being answered; with more of them nothing is read
+_PARSED_AT_ONCE = 16 * 1024  # bytes: bounds the requests that one look at the pipeline's length can be late by
+_SMALL_PIECE = 1024  # bytes of a body: a piece has an overhead of some 50, which is too much for smaller ones
 _IDLE, _HEADERS, _BODY = 0, 1, 2
 
 
@@ -44,6 +53,16 @@ def tune_listener(listener: socket.socket) -> None:
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+class _Flow(FlowControl):
+    """uvicorn resumes the reading after every answer and for every body; `full` overrules it."""
+
+    full = False
+
+    def resume_reading(self) -> None:
+        if not self.full:
+            super().resume_reading()
+
+
 class Connection(HttpToolsProtocol):
     """Made by uvicorn for each connection; `limits` is set on the class that `with_limits` makes."""
 
@@ -58,32 +77,103 @@ class Connection(HttpToolsProtocol):
         self._armed = _IDLE
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
-        self._chunks: list[bytes] = []
+        self._answering: RequestResponseCycle | None = None  # `cycle` is the one that came last
+        self._unread = memoryview(b"")  # received, but not parsed while the pipeline is full
+        self._refused = False  # the last answer is decided; what the client still sends is dropped
+        self._chunks: list[bytes | bytearray] = []
         self._body_bytes = 0
-        self._header_bytes = 0
+        self._header_bytes = 0  # of the headers that are coming, in the pieces before this one
+        self._piece_bytes = 0  # of what is being parsed
+        self._behind = False  # in this piece, another message ended
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = self._flow = _Flow(transport)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.forget_client()
         super().connection_lost(exc)
         self._phase = _IDLE
         self._watch()
         self._stop_write_deadline()
-        self.pipeline.clear()
         if self.running is not None:
             self.running.cancel()
+
+    @property
+    def client_gone(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self.transport.is_closing()
+
+    def forget_client(self) -> None:
+        """The client is gone: what is being answered ends in silence, and what waits behind it is not begun."""
+        self.pipeline.clear()
+        self._unread = memoryview(b"")
+        answering = self._answering
+        if answering is not None and not answering.response_complete:  # uvicorn tells only the request that came last
+            answering.disconnected = True
+            answering.message_event.set()
+
+    def _abort(self) -> None:
+        self.forget_client()
+        self.transport.abort()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     # Reading
 
     def data_received(self, data: bytes) -> None:
         self._silent = False
-        super().data_received(data)
+        if len(data) <= _PARSED_AT_ONCE and not self._unread:
+            self._parse(data)
+            if len(self.pipeline) > MAX_PIPELINED:
+                self._stop_reading()
+        else:
+            self._unread = memoryview(b"".join((self._unread, data)) if self._unread else data)
+            self._parse_unread()
+
+    def _parse_unread(self) -> None:
+        while self._unread:
+            if len(self.pipeline) > MAX_PIPELINED:
+                self._stop_reading()
+                return
+            size = _PARSED_AT_ONCE
+            if self._phase == _BODY and len(self._unread) > size:
+                size = max(size, self._body_left())
+            piece, self._unread = self._unread[:size], self._unread[size:]
+            self._parse(piece)
+
+    def _body_left(self) -> int:
+        """How much of what comes next is the rest of a body, and no request: bytes, 0 where that is not known."""
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        return int(length) - self._body_bytes
+
+    def _stop_reading(self) -> None:
+        self._flow.full = True
+        self._flow.pause_reading()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._flow.full and len(self.pipeline) <= MAX_PIPELINED // 2 and not self._refused and not self.transport.is_closing():
+            self._flow.full = False
+            self._parse_unread()
+            self._flow.resume_reading()
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        if self._refused or self.transport.is_closing():
+            self._unread = memoryview(b"")
+            return
+        self._behind = False
+        self._piece_bytes = len(data)
+        super().data_received(data)  # type: ignore[arg-type]  # the parser takes any buffer
         if self._phase == _HEADERS:
-            self._header_bytes += len(data)
-            if self._header_bytes > MAX_HEADER_BYTES:
-                self._refuse(431, f"the headers have more than {MAX_HEADER_BYTES} bytes")
+            if not self._behind:  # else only a part of this piece is theirs; when they are complete, all are counted exactly
+                self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES and not self._refused:
+                self.url = b"/"  # it may not have come to its end
+                self._refuse_in_turn(431, _TOO_MANY_HEADERS)
         if self._phase != self._armed:
             self._watch()
         elif self._phase == _IDLE and self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete:
@@ -100,19 +190,46 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._phase = _BODY
-        super().on_headers_complete()
+        problem = None
+        if self._header_bytes + self._piece_bytes > MAX_HEADER_BYTES and self._exact_header_bytes() > MAX_HEADER_BYTES:
+            problem = 431, _TOO_MANY_HEADERS
+        elif [name for name, _ in self.headers].count(b"host") != 1 and self.parser.get_http_version() == "1.1":
+            problem = 400, "an HTTP/1.1 request has one Host header"  # RFC 9112, 3.2
+        if problem is None:
+            super().on_headers_complete()
+        else:
+            self._refuse_in_turn(*problem)
+
+    def _refuse_in_turn(self, status: int, message: str) -> None:
+        """Answer this request so, after those before it, and close."""
+        app, self.app = self.app, _refusal(status, message)
+        try:
+            super().on_headers_complete()
+        finally:
+            self.app = app
+        self._refused = True
+
+    def _exact_header_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)  # `: ` and the line's end
 
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
-        if cycle.response_complete:
-            return  # answered already (too large, say): the rest is read and dropped, so that the client can read the answer
-        self._chunks.append(body)
         self._body_bytes += len(body)
+        if cycle.response_complete or self._refused:
+            return  # answered already (too large, say): the rest is read and dropped, so that the client can read the answer
+        chunks = self._chunks
+        if not chunks or len(body) >= _SMALL_PIECE:
+            chunks.append(body)
+        elif isinstance(last := chunks[-1], bytearray):
+            last += body
+        else:
+            chunks.append(bytearray(body))
         if self._body_bytes > self.limits.max_body_bytes:
             self._hand_over_body()
 
     def on_message_complete(self) -> None:
         self._phase = _IDLE
+        self._behind = True
         cycle = self.cycle
         if not cycle.response_complete:
             cycle.more_body = False
@@ -123,7 +240,7 @@ class Connection(HttpToolsProtocol):
         if self.cycle.body:  # a body over the limit is handed over piece by piece, and this one was not fetched yet
             chunks.insert(0, bytes(self.cycle.body))
         # uvicorn passes `bytes(cycle.body)` on, and bytes() of bytes is the same object: no copy is made.
-        self.cycle.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment]
+        self.cycle.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment]  # the first is never a bytearray
         self._chunks = []
         self.cycle.message_event.set()
 
@@ -145,7 +262,7 @@ class Connection(HttpToolsProtocol):
         if self.flow.read_paused or self.pipeline or earlier_runs:
             self._watch()  # the server is not reading, or owes an earlier answer first: not the client's slowness
         elif self._silent:
-            self.transport.abort()
+            self._abort()
         elif self._phase == _BODY and cycle.response_started:
             self.transport.close()
         else:
@@ -154,7 +271,7 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._write_deadline = self.loop.call_later(self.limits.body_timeout_ns / 1e9, self.transport.abort)
+        self._write_deadline = self.loop.call_later(self.limits.body_timeout_ns / 1e9, self._abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -185,6 +302,18 @@ class Connection(HttpToolsProtocol):
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(b"".join((STATUS_LINE[status], head, body)))
         self.transport.close()
+
+
+_TOO_MANY_HEADERS = f"the headers have more than {MAX_HEADER_BYTES} bytes"
+
+
+def _refusal(status: int, message: str) -> Any:
+    """An application that answers so, and closes the connection."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply_error(send, status, message, (b"connection", b"close"))
+
+    return refuse
 
 
 def with_limits(limits: Limits) -> type[Connection]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -21,9 +21,9 @@ def error_document(message: str) -> bytes:
     return orjson.dumps({"error": message})
 
 
-def server_metadata() -> bytes:
-    """What `GET /v2` answers."""
-    return orjson.dumps({"name": SERVER_NAME, "version": bench.__version__, "extensions": EXTENSIONS})
+def server_metadata(parameters: Mapping[str, Any]) -> bytes:
+    """What `GET /v2` answers. `parameters`: how the models are served, which a load run writes into its record."""
+    return orjson.dumps({"name": SERVER_NAME, "version": bench.__version__, "extensions": EXTENSIONS, "parameters": dict(parameters)})
 
 
 def model_metadata(manifest: Manifest) -> bytes:

@@ -71,10 +71,21 @@ class EngineSource:
         finally:
             self.give_back(engine)
 
-    def check(self, slot: Slot, *, every_case: bool) -> None:
-        """Run the probe's cases, read anew from the disk. Raises WrongAnswer, EngineRefused or what the runtime raises."""
-        for case in range(count_probe_cases(self.engine_dir) if every_case else 1):
-            run_probe(slot, self.manifest, read_probe(self.engine_dir, self.manifest, case))
+    def check(self, slot: Slot, *, every_case: bool, phases: Phases | None = None) -> None:
+        """Run the probe's cases, read anew from the disk: a phase `probe` (reading) and `warmup` (running, checking) each.
+
+        Raises WrongAnswer, EngineRefused or what the runtime raises.
+        """
+        phases = Phases() if phases is None else phases
+        number, cases = 0, 1
+        while number < cases:
+            with phases.phase("probe"):
+                if every_case and number == 0:
+                    cases = count_probe_cases(self.engine_dir)
+                case = read_probe(self.engine_dir, self.manifest, number)
+            with phases.phase("warmup"):
+                run_probe(slot, self.manifest, case)
+            number += 1
 
     def _load(self, phases: Phases) -> Engine:
         engine = load_engine(self.engine_dir, self._options, phases, trust=self._trust)

@@ -14,7 +14,7 @@ from bench.clock import now_ns
 from reference_server.documents import error_document
 from reference_server.jobs import InferenceFailed, LoadFailed, Overloaded
 from reference_server.log import Log
-from reference_server.protocol import Codec, InferReply, InferRequest
+from reference_server.protocol import HEADER_LENGTH, Codec, InferReply, InferRequest
 from reference_server.registry import ServedModel
 from reference_server.responses import JSON, Header, Receive, Scope, Send
 from reference_server.server_timing import Timing
@@ -56,6 +56,8 @@ class Inference:
         try:
             body = await self._read_body(call.headers, receive)
             header_length = call.headers.get(b"inference-header-content-length")
+            if len(call.headers) != len(call.raw_headers):
+                call.check_one_header_length()
             request = self._codec.decode(body, None if header_length is None else header_length.decode("latin-1"))
             call.request = request
             answer = await self._infer(call, request)
@@ -169,16 +171,22 @@ class Inference:
 class _Call:
     """What is known of the request at hand."""
 
-    __slots__ = ("connection", "headers", "path", "request", "started_ns", "timing")
+    __slots__ = ("connection", "headers", "path", "raw_headers", "request", "started_ns", "timing")
 
     def __init__(self, scope: Scope) -> None:
         state: dict[str, Any] = scope["state"]  # see reference_server.connection
         self.started_ns: int = state["first_byte_ns"]
         self.connection = state["connection"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.raw_headers: list[Header] = scope["headers"]
+        self.headers: dict[bytes, bytes] = dict(self.raw_headers)
         self.path: str = scope["path"]
         self.request: InferRequest | None = None
         self.timing = Timing()
+
+    def check_one_header_length(self) -> None:
+        """Where the JSON ends must not depend on which of two headers one reads. Raises RequestRefused."""
+        if len({value for name, value in self.raw_headers if name == b"inference-header-content-length"}) > 1:
+            raise RequestRefused(400, f"the request has two different {HEADER_LENGTH} headers")
 
 
 def server_timing(timing: Timing) -> bytes:

@@ -7,6 +7,7 @@ prometheus-client is imported at the first scrape, in the thread that renders.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from array import array
 from bisect import bisect_left
@@ -40,6 +41,8 @@ _MOST_SHAPES = 100
 Key = TypeVar("Key")
 
 _STARTED_S = time.time() - time.process_time()  # close enough: what matters is that it differs after a restart
+
+_VERSION = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}")
 
 
 class Histogram:
@@ -191,7 +194,9 @@ def _render(snapshots: Sequence[_Snapshot], device_bytes: int | None, accept: st
 
     registry = CollectorRegistry()
     registry.register(Snapshots())
-    encode, content_type = choose_encoder(accept)
+    # What asks for a version that is none gets the text that all understand; the library would fail on it.
+    versions = re.findall("version=([^;,]*)", accept)
+    encode, content_type = choose_encoder(accept if all(_VERSION.fullmatch(version.strip()) for version in versions) else "")
     return encode(registry), content_type
 
 

@@ -6,7 +6,8 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from bench.clock import now_ns
 
@@ -67,6 +68,10 @@ class Phases:
                 device_bytes=device_bytes() if device_bytes is not None else None,
             )
         )
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The phases as JSON has them."""
+        return [asdict(phase) for phase in self.recorded]
 
     @property
     def total_ns(self) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.clock import now_ns
 from bench.engine.manifest import Manifest
+from bench.units import format_duration
 from reference_server.engine_source import EngineSource
 from reference_server.fleet import Fleet
 from reference_server.jobs import InferenceFailed, Job, LoadFailed, Overloaded, fill_timing
@@ -116,10 +117,15 @@ class Pool:
         self.fleet.grow(len(self._waiting))
 
     def _expire(self, job: Job) -> None:
+        assert self._acquire_timeout_ns is not None and self._loop is not None
+        left_ns = job.enqueued_ns + self._acquire_timeout_ns - now_ns()
+        if left_ns > 0:  # the loop's timers count whole milliseconds from the start of its turn, so they may be early
+            job.timer = self._loop.call_later(math.ceil(left_ns / 1e6) / 1e3, self._expire, job)
+            return
         if self._waiting.pop(job, _TAKEN) is _TAKEN:
             return  # a slot thread took it just now
-        waited_s = (now_ns() - job.enqueued_ns) / 1e9
-        self._refuse(job, Overloaded(f"no slot of model {self._name} became free within {waited_s:.3g} s", self._retry_after_s()))
+        limit = format_duration(self._acquire_timeout_ns)
+        self._refuse(job, Overloaded(f"no slot of model {self._name} became free within {limit}", self._retry_after_s()))
 
     def _leave(self, job: Job) -> None:
         """The requester went away: its place is freed at once; a slot that it has comes back when its run ends."""

@@ -49,6 +49,11 @@ class PoolSettings:
         if self.idle_timeout_ns < 0 or self.health_interval_ns < 0:
             raise BenchError("the idle timeout and the health interval are not negative")
 
+    def described(self) -> dict[str, object]:
+        """What a client may know of how it is served, so that its records say what they measured."""
+        sizes = {"min": self.min, "max": self.max} if self.mode == "elastic" else {"pool_size": self.size}
+        return {"mode": self.mode, **sizes, "sharing": self.sharing}
+
     @property
     def ceiling(self) -> int:
         """The most slots that there may be."""

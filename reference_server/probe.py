@@ -4,8 +4,8 @@ Levels:
     process   this very process, from its first line to the first correct answer; one trial, then it ends
     engine    one more load of the engine in this process, up to a correct answer
     slot      one more slot on a loaded engine, up to a correct answer
-    warm      one run on a slot that was made and used before, borrowed from a warm pool of one slot as the server's requests
-              do it (checked too, but after the clock has stopped)
+    warm      one run on a slot that was used a moment ago, borrowed from a warm pool of one slot as the server's requests do
+              it (checked too, but after the clock has stopped)
     floor     no cold start: the engine's bytes read from the file, copied in memory, and to the GPU (what no loader can beat)
     baseline  every probe case checked, then one slot in closed loop: errors, rate, p50 and p99 (the engine's manifest keeps them)
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("process", "engine", "slot", "warm", "floor", "baseline")
 STEADY_RUNS = 10
+WARM_RUNS = 3
 BASELINE_RUNS = 200
 BASELINE_LIMIT_NS = 15_000_000_000
 
@@ -151,6 +152,8 @@ class Resident:
         elif level == "warm":
             if self._pool is None:
                 self._pool = WarmPool(self._engine_dir, self._engine.manifest, self._settings, self._trust, self._case)
+            for _ in range(WARM_RUNS):  # a slot in use has its memory in the caches
+                self._pool.infer(self._case, Phases())
             outputs, started, answered = self._pool.infer(self._case, phases)
             send({"event": "answer"})
             with after.phase("check"):

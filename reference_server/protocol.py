@@ -176,7 +176,7 @@ class Codec:
     def _too_many(self, entries: list[Any]) -> str:
         names = [entry.get("name") for entry in entries[: 2 + len(self._inputs)] if type(entry) is dict]
         for index, name in enumerate(names):
-            if name in names[:index]:
+            if type(name) is str and name in names[:index]:
                 return f"input {shorten(name)} is given twice"
         return f"the request has {len(entries)} inputs, model {self._manifest.name} takes {len(self._inputs)}: {', '.join(self._inputs)}"
 

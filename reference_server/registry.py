@@ -70,6 +70,7 @@ class Registry:
     def __init__(
         self, engine_dirs: Sequence[Path], settings: PoolSettings, *, on_device_spoiled: Callable[[str], None] = end_process
     ) -> None:
+        self.settings = settings
         self.models: dict[str, ServedModel] = {}
         for engine_dir in engine_dirs:
             model = ServedModel(engine_dir, settings, on_device_spoiled)
@@ -90,6 +91,16 @@ class Registry:
     def ready(self) -> bool:
         """Whether every model is."""
         return all(model.ready for model in self.models.values())
+
+    def started_phases(self) -> list[dict[str, Any]]:
+        """The phases of all slots that there are, each with its `model`, in the order in which they began."""
+        phases = [
+            {"model": name, **phase}
+            for name, model in self.models.items()
+            for slot in model.pool.fleet.slots
+            for phase in slot.phases.as_dicts()
+        ]
+        return sorted(phases, key=lambda phase: int(phase["start_ns"]))
 
     async def start(self) -> None:
         """Start the models one after the other, so that their loads do not slow each other down. Raises LoadFailed; all are closed then."""

@@ -29,6 +29,7 @@ class ServerSettings:
     drain_timeout_ns: int
     stop_with_stdin: bool
     log_json: bool
+    tell_phases: bool
 
 
 def parse_command_line(arguments: Sequence[str] | None = None) -> ServerSettings:
@@ -65,6 +66,7 @@ def parse_command_line(arguments: Sequence[str] | None = None) -> ServerSettings
         drain_timeout_ns=duration(given.drain_timeout, "--drain-timeout"),
         stop_with_stdin=given.stop_with_stdin,
         log_json=given.log_json,
+        tell_phases=given.tell_phases,
     )
 
 
@@ -97,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--body-timeout", default="60s", metavar="TIME", help="time for a body to arrive, or a reply to be taken (default: 60s)")
     add("--stop-with-stdin", action="store_true", help="drain when standard input ends: for programs that start the server")
     add("--log-json", action="store_true", help="one JSON object a line on standard error for each request and event")
+    add("--tell-phases", action="store_true", help="where the time of the start went, as JSON behind the word `ready`")
     return parser
 
 

@@ -174,8 +174,7 @@ class SlotThread:
     def _make(self) -> tuple[Engine, Slot]:
         engine, slot = self._source.open_slot(self.phases)
         try:
-            with self.phases.phase("probe"):
-                self._source.check(slot, every_case=True)
+            self._source.check(slot, every_case=True, phases=self.phases)
         except BaseException:
             self._source.close_slot(engine, slot)
             raise

@@ -6,6 +6,7 @@ what was wrong. Binary tensors are little-endian, row-major (KServe V2, "Binary 
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from collections.abc import Sequence
 from itertools import chain
@@ -26,6 +27,11 @@ _INTEGER_TYPES = frozenset({int})
 _JSON_WORDS = {bool: "a boolean", int: "an integer", float: "a number with a fraction", str: "a string", list: "a list", dict: "an object"}
 
 
+# repr() of what a client sent may be as long as its body, or nested too deeply for the stack.
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxdict, _REPR.maxstring = 4, 20, 20, 100
+
+
 class RequestRefused(Exception):
     """A request that is answered with `status` (4xx, or a stated 5xx) and `{"error": message}`."""
 
@@ -37,7 +43,7 @@ class RequestRefused(Exception):
 
 def shorten(value: object, limit: int = 80) -> str:
     """What a client sent, quoted for an error message and never longer than `limit` characters."""
-    text = repr(value[:limit]) if isinstance(value, str) else repr(value)
+    text = repr(value[:limit]) if isinstance(value, str) else _REPR.repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -58,10 +58,13 @@ def write_experiment(
     resident: Mapping[str, int] | None = None,
     slo_ns: int | None = 50 * MS,
     status: Callable[[str, int, int], str] = lambda arm, block, seq: "ok",
+    first_contact: bool = False,
 ) -> Path:
     """An experiment folder whose runs have the response times that `service` says. Returns its path."""
     path.mkdir(parents=True)
     order = [{"block": block, "spikes": spikes, "schedule_seed": block, "arm": arm["name"]} for block in range(blocks) for arm in arms]
+    if first_contact:
+        order += [{**run, "block": blocks, "spikes": 1, "first_contact": True} for run in order[: len(arms)]]
     load = {"base_per_s": 50, "peak_per_s": 200, "hold_ns": HOLD, "rest_ns": REST, "count": blocks * spikes, "blocks": blocks, "seed": 1}
     record = {
         "schema_version": 1,
@@ -84,7 +87,7 @@ def write_experiment(
     for run in order:
         folder = f"{run['block']:02d}-{run['arm']}"
         if folder not in leave_out:
-            _write_run(path / "runs" / folder, str(run["arm"]), int(run["block"]), spikes, service, resident or {}, status)  # type: ignore[call-overload]
+            _write_run(path / "runs" / folder, str(run["arm"]), int(run["block"]), int(run["spikes"]), service, resident or {}, status)  # type: ignore[call-overload]
     return path
 
 

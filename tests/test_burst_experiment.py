@@ -16,8 +16,10 @@ import pytest
 
 from bench.analysis.experiment import summarize
 from bench.analysis.subject import open_subject
-from bench.errors import EXIT_FINE, EXIT_INTERRUPTED, EXIT_INVALID_RUN, EXIT_WRONG_INPUT
+from bench.errors import EXIT_FINE, EXIT_INTERRUPTED, EXIT_INVALID_RUN, EXIT_WRONG_INPUT, BenchError
+from bench.experiment.arms import parse_targets
 from tests.conftest import BenchCommand
+from tests.small_server import SmallServer
 
 ARMS = "warm-pool,lazy"
 FLAGS = ("--arms", ARMS, "--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
@@ -97,3 +99,37 @@ def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str,
     assert lazy["pool"]["loaded_share"] > 0  # each block's server loads at its first request
     assert kept["arms"][0]["latency"][0]["arrivals"] == lazy["latency"][0]["arrivals"]
     assert (whole / "report.html").stat().st_size < 3_000_000
+
+
+def test_servers_that_are_already_there(tmp_path: Path, bench_command: BenchCommand) -> None:
+    """Two servers that tell nothing of their parts: what can be known is told, the rest is said not to be known."""
+    load = ("--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
+    with SmallServer() as one, SmallServer() as two:
+        targets = ("--target", f"one={one.url}", "--target", f"two={two.url}", "--name", "m")
+        done = bench_command("burst", *targets, *load, "--results", tmp_path / "results", "--json")
+        assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
+        sent = [len(server.times) for server in (one, two)]
+    found = json.loads(done.stdout)
+    arms = found["arms"]
+    assert [arm["name"] for arm in arms] == ["one", "two"]
+    assert sent == [arm["goodput"][0]["counts"]["ok"] for arm in arms]
+    assert all(arm["pool"]["known"] == 0 and arm["memory"] == [] and arm["ready_ns"] is None for arm in arms)
+    assert {part["name"]: part["mean_ns"] for part in arms[0]["tail"]["parts"]}["pool"] is None
+    assert found["device"] is None and any("was not started here" in caveat for caveat in found["caveats"])
+    assert (Path(found["run"]) / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["http://127.0.0.1:1"], "is not NAME=URL"),
+        (["a/b=http://127.0.0.1:1"], "is not NAME=URL"),
+        (["a=127.0.0.1:1"], "is not NAME=URL"),
+        (["a=http://192.0.2.1:1"], "is another host: .*--allow-remote"),
+        (["a=http://127.0.0.1:1", "a=http://127.0.0.1:2"], "the name a is there twice"),
+    ],
+)
+def test_targets_that_are_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        parse_targets(texts, allow_remote=False)
+    assert parse_targets(["a=http://192.0.2.1:1/"], allow_remote=True)[0].url == "http://192.0.2.1:1"

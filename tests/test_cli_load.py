@@ -74,6 +74,9 @@ def test_trace_without_a_span_is_valid_json(tmp_path: Path) -> None:
         (["trace", "t.csv", "-o", "a.parquet", "--window", "50s:60s"], "holds no arrival"),
         (["trace", "t.csv", "-o", "a.parquet", "--spread", "1"], "--spread '1' is not a time"),
         (["trace", "t.csv", "-o", "a.parquet", "--cap-gap", "0s"], "--cap-gap is 0s"),
+        (["trace", "t.csv", "-o", "a.parquet", "--spread", "3000000h"], "longer than a century"),
+        (["trace", "t.csv", "-o", "a.parquet", "--window", ":3000000h"], "beyond a century"),
+        (["trace", "t.csv", "-o", "a.parquet", "--format", "plain", "--column", "²"], "no column '²'"),
         (["trace", "t.csv", "-o", "a.parquet", "--scale-rate", "0"], "--scale-rate is 0"),
         (["trace", "t.csv", "-o", "a.parquet", "--scale-time", "nan"], "--scale-time is nan"),
         (["trace", "t.csv", "-o", "a.parquet", "--unit", "days"], "--unit 'days'"),
@@ -92,3 +95,13 @@ def test_wrong_input_is_one_sentence_and_exit_2(
     said = capsys.readouterr().err
     assert ended.value.code == 2 and says in said and len(said.splitlines()) == 1, said
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["t.csv"]
+
+
+def test_times_in_whole_seconds_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("0\n0\n1\n2\n")
+    monkeypatch.chdir(tmp_path)
+    for more, said in (([], True), (["--spread", "1s"], False)):
+        monkeypatch.setattr(sys, "argv", ["bench", "trace", "t.csv", "--force", "-o", "t.parquet", *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code and ("--spread 1s draws each" in capsys.readouterr().err) is said

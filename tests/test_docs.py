@@ -102,7 +102,7 @@ def test_every_file_of_a_run_is_documented(bench_command: BenchCommand, tmp_path
     assert cold.returncode in (0, 3), cold.stderr
     load = ["--base", "20", "--peak", "60", "--hold", "300ms", "--rest", "300ms", "--spikes", "1", "--blocks", "1"]
     burst = bench_command("burst", tiny_engine, "--arms", "warm-pool", *load, "--results", tmp_path / "burst", "--force")
-    assert burst.returncode == 0, burst.stderr
+    assert burst.returncode in (0, 3), burst.stderr  # 3: valid or not is the machine's affair
     (coldstart,) = (tmp_path / "cold").iterdir()
     (experiment,) = (tmp_path / "burst").iterdir()
     (run,) = (experiment / "runs").iterdir()

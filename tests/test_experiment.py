@@ -150,5 +150,18 @@ def test_one_invalid_run_stands_before_every_number(tmp_path: Path) -> None:
     assert not found.valid and found.sentence.startswith("Not valid, so no number here may be used: runs/00-cold-load: ")
 
 
+def test_first_contact_stands_apart_from_the_spikes_that_are_compared(tmp_path: Path) -> None:
+    found = summarize(open_subject(write_experiment(tmp_path / "e", cold_and_warm, first_contact=True)))
+    assert [one.arm for one in found.first_contact] == ["cold-load", "warm-pool"]
+    cold, warm = found.first_contact
+    # Block 2 is the one of first contact: 100 (20) ms * 1.6, and 0.1 ms more for each of its 200 requests.
+    assert (cold.latency.arrivals, cold.latency.response.maximum) == (200, 160 * MS + 199 * MS // 10)
+    assert (warm.share.within_slo, warm.loaded_share) == (sum(32 * MS + n * MS // 10 <= 50 * MS for n in range(200)), 0)
+    assert found.comparisons[0].p99 is not None and found.comparisons[0].p99.units == 6
+    assert len(found.validity) == 6 and found.missing_runs == 0
+    half = write_experiment(tmp_path / "half.partial", cold_and_warm, first_contact=True, leave_out=["02-warm-pool"])
+    assert summarize(open_subject(half)).missing_runs == 1
+
+
 def test_recovery_windows_fit_between_spikes(summary: ExperimentSummary) -> None:
     assert all(arm.recovery is not None and arm.recovery.window_ns == S // 2 for arm in summary.arms)  # rests of 4 s

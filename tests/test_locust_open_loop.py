@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -19,12 +21,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from bench.analysis.validity import check_run
 from bench.records import SavedRun, open_run
+from scenarios.openloop.server_start import server_process_start
 from tests.small_server import Exchange, SmallServer
 
 ROOT = Path(__file__).parent.parent
@@ -248,6 +252,112 @@ def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
     assert summary is not None and summary["ok_within_slo"] <= 10 and summary["counts"]["shed"] == 10
 
 
+def test_an_odd_answer_costs_its_own_row_and_what_is_sent_once_more_is_counted(tmp_path: Path) -> None:
+    async def odd(exchange: Exchange) -> None:
+        kind = exchange.number % 7
+        if kind == 1:
+            exchange.ok(parameters=[1])
+        elif kind == 2:
+            exchange.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n{}")
+        elif kind == 3:
+            exchange.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n{}")
+        elif kind == 4:
+            body = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":' + b"[" * 900 + b"1" + b"]" * 900 + b"}]}"
+            exchange.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        elif kind == 6:
+            exchange.writer.close()  # with the request read and not a byte of answer
+        else:
+            exchange.ok(extra="Server-Timing: queue;dur=1e400, infer;dur=-1\r\n")
+
+    with SmallServer(odd) as server:
+        arguments = ["--arrivals", "constant:rate=70,duration=1s", "--verify-every", "1", "--max-connections", "1"]
+        locust = Locust(tmp_path, server.url, *arguments, scenario="burst")
+        assert locust.wait() in (0, 3) and "Traceback" not in locust.out
+        arrived = len(server.times)
+    rows, summary = rows_of(locust.run()), locust.run().read_json("summary.json")
+    reasons = Counter((row["status"], (row["error"] or "")[:33]) for row in rows if row["sent_ns"] is not None)
+    assert set(reasons) - {("error", "the connection was closed without"[:33])} == {
+        ("ok", ""),
+        ("wrong", "output 'y' has parameters that are not an object"[:33]),
+        ("error", "the answer's Content-Length is no length"[:33]),
+        ("wrong", "output 'y' has not the 2 values of its shape"[:33]),
+    }
+    assert summary is not None and summary["resent"] == arrived - sum(reasons.values()) > 0
+    assert f"{summary['resent']} requests once more" in locust.out
+
+
+def test_a_full_results_folder_keeps_what_there_is(tmp_path: Path, server: SmallServer) -> None:
+    listing = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); sys.argv[0] = 'locust'; "
+    command = [
+        sys.executable,
+        "-c",
+        listing + "runpy.run_module('locust', run_name='__main__')",
+        "-f",
+        str(ROOT / "scenarios" / "burst.py"),
+    ]
+    arguments = ["--host", server.url, "--results", str(tmp_path / "r"), "--headless", "--arrivals", "constant:rate=2000,duration=2s"]
+    done = subprocess.run([*command, *arguments, "--only-summary"], capture_output=True, text=True, env=QUICK, timeout=60)
+    assert done.returncode == 2 and "Traceback" not in done.stderr + done.stdout
+    assert "\nlocust: File too large: " in "\n" + done.stderr
+    (partial,) = (tmp_path / "r").iterdir()
+    assert done.stdout.splitlines()[-1] == str(partial) and partial.name.endswith(".partial")
+    assert open_run(partial).table("requests") is not None
+
+
+SEEDS = """
+import locust
+import sys
+from types import SimpleNamespace
+from scenarios.openloop.sources import from_source
+for seed in (1, 1, 2):
+    schedule = from_source(None)(SimpleNamespace(trace=sys.argv[1], schedule=None, arrivals=None, seed=seed))
+    print(schedule.intended_ns.tolist())
+"""
+
+
+def test_the_seed_draws_the_arrivals_of_a_trace_of_counts(tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text("HashOwner,HashApp,HashFunction,Trigger,1\no,a,f,http,5\n")
+    command = [sys.executable, "-c", SEEDS, str(tmp_path / "counts.csv")]
+    first, again, other = subprocess.run(command, capture_output=True, text=True, env=QUICK, check=True).stdout.splitlines()
+    assert first == again != other
+
+
+def metrics(answer: bytes, *, drip: bool = False) -> float | None:
+    """What a server that answers /metrics with these bytes is understood to say."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                client.recv(65_536)
+                client.sendall(answer)
+                while drip:
+                    time.sleep(0.1)
+                    client.sendall(b"#")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        began = time.monotonic()
+        found = server_process_start(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        assert time.monotonic() - began < 8
+        thread.join(10)
+    return found
+
+
+def test_no_metrics_page_can_spoil_a_run() -> None:
+    good = b"HTTP/1.1 200 OK\r\n\r\n# HELP x\nprocess_start_time_seconds 1.7e+09\n"
+    assert metrics(good) == 1.7e9
+    for bad in (
+        b"garbage\r\n\r\n",
+        b"",
+        good.replace(b"1.7e+09", b"1.2.3e+"),
+        good.replace(b"200", b"404"),
+        good.replace(b"1.7e+09\n", b"1"),
+    ):
+        assert metrics(bad) is None
+    assert metrics(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", drip=True) is None
+
+
 def test_a_server_that_reads_slowly_gets_whole_requests(tmp_path: Path) -> None:
     with SmallServer(read_delay_s=0.2) as server:
         arrivals = ["--arrivals", "constant:rate=20,duration=500ms", "--shape", "100000x4"]
@@ -430,6 +540,11 @@ for arguments in json.load(sys.stdin):
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    def probe(output: str, kind: str, size: int) -> Path:
+        path = tmp_path / f"{output}-{kind}-{size}.npz"
+        np.savez(path, **{"0/input/x": np.zeros((1, 4), "f4"), f"0/output/{output}": np.zeros((1, size), kind)})
+        return path
+
     no_times, old = tmp_path / "no_times.txt", tmp_path / "old.parquet"
     no_times.write_text("nothing here\n")
     metadata = {b"coldburst.schedule": json.dumps({"schema_version": 99}).encode()}
@@ -440,7 +555,12 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
             ("ftp://x", [], "not an address like"),
             (server.url, ["--model", "nope"], "has no model 'nope'"),
             (none.url, [], "does not tell which models"),
-            (server.url, ["--peak-rate", "0"], "peak is 0"),
+            (server.url, ["--peak-rate", "0"], "--peak-rate is 0, and must be above 0"),
+            (server.url, ["--base-rate", "0"], "--base-rate is 0, and must be above 0"),
+            (server.url, ["--seed", "-1"], "--seed is -1"),
+            (server.url, ["--probe", str(probe("other", "f4", 2))], "has the outputs other, but the model has y: it belongs to another"),
+            (server.url, ["--probe", str(probe("y", "f8", 2))], "output 'y' as float64 of shape .1, 2., but the model has FP32"),
+            (server.url, ["--probe", str(probe("y", "f4", 3))], "output 'y' as float32 of shape .1, 3., but the model has FP32"),
             (server.url, ["--base-rate", "-1"], "base is -1"),
             (server.url, ["--shape", "2x5"], "does not fit input 'x'"),
             (server.url, ["--shape", "q:2x4"], "the model has x"),

@@ -138,3 +138,30 @@ def test_the_quick_way_to_read_parts_agrees_with_the_general_one() -> None:
         reply = Reply()
         assert reply.feed(f"HTTP/1.1 200 OK\r\nServer-Timing: {timing}\r\nContent-Length: 0\r\n\r\n".encode())
         assert reply.parts_ns() == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: " + b"9" * 5000,
+        b"Content-Length: -5",
+        b"Content-Length: 1e3",
+        b"Content-Length: 5\r\nContent-Length: 6",
+        b"Content-Length: 2\r\nInference-Header-Content-Length: " + b"9" * 5000,
+        b"Content-Length: 2\r\nInference-Header-Content-Length: -1",
+    ],
+)
+def test_a_damaged_length_is_refused_at_once(fields: bytes) -> None:
+    with pytest.raises(BadReply, match="is no length"):
+        Reply().feed(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n\r\n{}")
+
+
+def test_a_chunk_that_would_never_end_is_refused() -> None:
+    with pytest.raises(BadReply, match="no size"):
+        Reply().feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 1000 + b"\r\n")
+
+
+def test_a_part_without_a_leading_digit() -> None:
+    reply = Reply()
+    assert reply.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nServer-Timing: infer;dur=.5, queue;dur=1e400\r\n\r\n")
+    assert reply.parts_ns() == (-1, -1, -1, -1, 500_000, -1)

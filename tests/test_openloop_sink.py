@@ -20,7 +20,9 @@ def test_rows_survive_block_changes_in_order() -> None:
     total = 20_000
     for seq in range(total):
         status, error = (OK, -1) if seq % 7 else (NOT_SENT, sink.text(f"reason {seq % 3}"))
-        sink.add(seq, seq * 10, -1 if error >= 0 else seq * 10 + 1, -1, status, 200 if error < 0 else -1, error, seq, (0, 1, 2, 3, 4, -1))
+        sink.add(
+            seq, seq * 10, -1 if error >= 0 else seq * 10 + 1, -1, status, 200 if error < 0 else -1, error, seq, -1, (0, 1, 2, 3, 4, -1)
+        )
         if seq == 9_000:
             for _ in sink.pieces(everything=False):
                 pass
@@ -31,7 +33,8 @@ def test_rows_survive_block_changes_in_order() -> None:
     assert [row["seq"] for row in rows] == list(range(total)) and sum(observed) == total and sink.waiting == 0
     assert rows[7] == {
         "seq": 7, "intended_ns": 70, "sent_ns": None, "done_ns": None, "status": "not_sent", "http_status": None, "error": "reason 1",
-        "bytes": 7, "worker": 3, "queue_ns": 0, "pool_ns": 1, "load_ns": 2, "input_ns": 3, "infer_ns": 4, "output_ns": None,
+        "bytes": 7, "worker": 3, "connect_ns": None,
+            "queue_ns": 0, "pool_ns": 1, "load_ns": 2, "input_ns": 3, "infer_ns": 4, "output_ns": None,
     }  # fmt: skip
     assert rows[8]["sent_ns"] == 81 and rows[8]["http_status"] == 200 and rows[8]["error"] is None
 
@@ -40,7 +43,7 @@ def test_a_row_can_be_corrected_until_it_is_handed_on() -> None:
     batches: list[pa.RecordBatch] = []
     sink = RecordSink(worker=0, deliver=batches.append, observe=None)
     for seq in range(3):
-        sink.add(seq, 0, 0, 0, OK, 200, -1, 0, UNKNOWN_PARTS)
+        sink.add(seq, 0, 0, 0, OK, 200, -1, 0, -1, UNKNOWN_PARTS)
     sink.correct(1, WRONG, "other values")
     for _ in sink.pieces(everything=True):
         pass

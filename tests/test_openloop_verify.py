@@ -48,6 +48,9 @@ def test_right_answers() -> None:
         (plain(shape=None), "no shape"),
         (plain(data=[1.0]), "not the 2 values"),
         (plain(parameters={"binary_data_size": 8}), "no tensor bytes follow"),
+        (plain(parameters=[1]), "parameters that are not an object"),
+        (plain().replace(b"[1.0, 2.0]", b"[" * 900 + b"1" + b"]" * 900), "not the 2 values"),
+        (json.dumps({"outputs": json.loads(plain())["outputs"] * 2}).encode(), "there twice"),
         (b'{"outputs": 3}', "not a V2"),
         (b"<html>", "not a V2"),
         (json.dumps({"outputs": [json.loads(plain())["outputs"][0], {"name": "extra"}]}).encode(), "'extra' was not declared"),
@@ -83,6 +86,24 @@ def test_values_against_known_ones() -> None:
     one(plain(), -1, 9)
     reasons = one.compare_samples()
     assert list(reasons) == [8] and "expected" in reasons[8]
+
+
+def test_values_within_the_tolerance_of_the_engine() -> None:
+    """An fp16 or int8 engine behind FP32 tensors answers right by its own measure."""
+    body, head = binary([1.0, 2.01])
+    for tolerance, wrong in ((None, True), (0.02, False)):
+        one = check(every=1, expected={"y": np.array([[1, 2]], "f4")}, tolerance=tolerance)
+        assert one(body, head, 1) is None
+        assert bool(one.compare_samples()) == wrong
+
+
+def test_a_comparison_that_fails_costs_its_own_row() -> None:
+    one = check(every=1, expected={"z": np.zeros(2, "f4")})  # an output that the answer does not have
+    assert one(plain(), -1, 5) is None
+    assert "cannot be compared" in one.compare_samples()[5]
+    deep = check(every=1)
+    assert deep(plain().replace(b"[1.0, 2.0]", b"[" * 400 + b"1,2" + b"]" * 400), -1, 6) is None
+    assert "not of the datatype" in deep.compare_samples()[6]
 
 
 JSON = st.recursive(

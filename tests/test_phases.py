@@ -104,7 +104,7 @@ def test_an_interval_and_p95_come_with_enough_trials() -> None:
     for ms in range(1, 21):
         rows.trial("slot", {"slot": ms})
     total = rows.summary().levels[0].total
-    assert total.median == 10.5 * MS
+    assert total.median == 10 * MS  # nearest rank: a trial's own value
     assert total.p95 == 19 * MS
     assert total.interval is not None
     assert (total.interval.low, total.interval.high) == (6 * MS, 15 * MS)  # 20 trials: ranks 6 and 15

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bench.engine.manifest import DATATYPES, SCHEMA_VERSION, EngineFile, Manifest, ShapeRange, Tensor
 from reference_server.documents import model_metadata
 from reference_server.protocol import Codec, InferRequest
-from reference_server.tensors import RequestRefused
+from reference_server.tensors import RequestRefused, shorten
 
 MAX_BATCH = 4
 
@@ -354,3 +354,12 @@ def test_mutated_requests_are_answered_or_refused(changes: dict[str, Any], rest:
     request = decode_or_refuse(body, header_length)
     if request is not None:
         assert request.inputs["x"].shape[1] == 3 and np.isfinite(request.inputs["x"]).all()
+
+
+def test_whatever_a_client_sent_is_quoted_shortly() -> None:
+    deep: Any = []
+    for _ in range(1000):
+        deep = [deep]
+    for value in (deep, {"a": deep}, [deep] * 1000, ["x" * 10**6] * 10, {str(n): n for n in range(10**5)}, "x" * 10**6, None, 2**63):
+        assert 0 < len(shorten(value)) <= 80
+    assert shorten([1, 2.5, "three", None, {"four": [True]}]) == "[1, 2.5, 'three', None, {'four': [True]}]"

@@ -21,6 +21,7 @@ from bench.report.build import build_page, load_report, write_html
 from bench.report.markdown import render as render_markdown
 from bench.units import format_duration, format_size
 from tests.experiments import ENGINE, ENVIRONMENT, MS, cold_and_warm, write_experiment
+from tests.request_rows import write_run
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -158,6 +159,26 @@ def test_a_single_run_and_several_in_one_file(experiment: Path, tmp_path: Path) 
     assert "load run 00-cold-load" in shown and "device not known" in shown
     with pytest.raises(BenchError, match="exists; name another file"):
         commands(["report", str(one), "-o", str(target)], standalone_mode=False)
+
+
+def test_first_contact_has_its_own_table(tmp_path: Path) -> None:
+    page = build_page(write_experiment(tmp_path / "e", cold_and_warm, first_contact=True), pictures=False)
+    (table,) = [table for table in page.tables if table.title == "First contact"]
+    assert [row[0] for row in table.rows] == ["cold-load", "warm-pool"]
+    assert table.rows[0][4] == "180 ms"  # the largest: 160 ms + 199 * 0.1 ms
+    assert page.statements[1].startswith("first contact with cold-load: P99 180 ms (largest 180 ms; later spikes ")
+
+
+def test_a_run_that_was_cut_off(tmp_path: Path) -> None:
+    scheduled = {"seq": range(150), "intended_ns": [n * MS for n in range(150)], "spike": [None] * 150, "phase": ["base"] * 150}
+    rows = [{"seq": n, "intended_ns": n * MS, "sent_ns": n * MS, "done_ns": (n + 3) * MS, "status": "ok", "worker": 0} for n in range(120)]
+    path = write_run(tmp_path, "cut", rows, scheduled, finish=False)
+    page = build_page(path)
+    assert ("NOT VALID", "bad") in page.badges and ("not finished", "bad") in page.badges
+    assert "30 arrivals have no row, because the run was cut off" in page.sentence
+    assert [picture.name for picture in page.pictures] == ["over-time", "distribution", "tail"]  # no spike and no timeline
+    write_html(tmp_path / "r.html", [page])
+    assert Document((tmp_path / "r.html").read_text("utf-8")).open == []
 
 
 def test_a_cold_start_run(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -260,3 +263,18 @@ def test_declared_times_are_taken_and_declared_failures_happen(synthetic: Callab
     with pytest.raises(RuntimeError, match="declared to fail"):
         slot.run(inputs)
     slot.run(inputs)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-c", "from bench.engine.onnxruntime_builder import runtime_version; runtime_version()"),
+        ("-m", "reference_server.probe", "{engine}"),
+    ],
+)
+def test_onnxruntime_keeps_no_telemetry(tmp_path: Path, tiny_engine: Path, arguments: tuple[str, ...]) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "ORT_DISABLE_TELEMETRY"}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    command = [sys.executable, *(argument.format(engine=tiny_engine) for argument in arguments)]
+    subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, check=True, capture_output=True)
+    assert list(tmp_path.rglob("*onnxruntime*")) == []

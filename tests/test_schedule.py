@@ -92,7 +92,11 @@ def test_a_file_from_another_writer_reads_when_it_keeps_the_format(tmp_path: Pat
         ([0, 1], {"seq": pa.array(["a", "b"])}, {}, "column seq, not int64"),
         ([0, 1], {}, {"schema_version": 2}, "version 2, this program reads version 1"),
         ([0, 1], {}, {"spikes": [{"index": 0}]}, "damaged"),
+        ([0, 1], {}, {"schema_version": "1"}, "version '1', this program reads version 1"),
         ([0, 1], {}, {"duration_ns": None}, "damaged"),
+        ([0, 1], {}, {"duration_ns": float("inf")}, "damaged"),
+        ([0, 1], {}, {"duration_ns": float("nan")}, "damaged"),
+        ([0, 1], {}, {"spikes": [{"index": "a", "start_ns": 0, "end_ns": 1, "peak_rate": 1}]}, "damaged"),
     ],
 )
 def test_a_broken_schedule_is_one_sentence(tmp_path: Path, times: list[int], columns: dict, about: dict, says: str) -> None:
@@ -100,6 +104,12 @@ def test_a_broken_schedule_is_one_sentence(tmp_path: Path, times: list[int], col
     with pytest.raises(BenchError, match=says) as caught:
         read_schedule(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_column_that_would_be_there_twice_is_named() -> None:
+    extra = pa.table({"seq": pa.array([7]), "trace_seq": pa.array([8])})
+    with pytest.raises(BenchError, match="'seq' which would be a second 'trace_seq'"):
+        make_schedule(intended_ns=np.array([0]), duration_ns=1, provenance={}, extra=extra)
 
 
 @pytest.mark.parametrize("name", ["seq", "intended_ns", "spike", "phase"])

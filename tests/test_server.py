@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -157,7 +159,9 @@ def test_health_and_metadata(shared: Server) -> None:
         assert shared.ask("GET", f"{base}/ready")[0] == 200
         assert json.loads(shared.ask("GET", base)[2])["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, ELEMENTS]}]
         assert shared.ask("POST", f"{base}/infer", good_body())[0] == 200
-    assert "binary_tensor_data" in json.loads(shared.ask("GET", "/v2")[2])["extensions"]
+    about = json.loads(shared.ask("GET", "/v2")[2])
+    assert "binary_tensor_data" in about["extensions"]
+    assert about["parameters"]["mode"] == "warm-pool" and about["parameters"]["pool_size"] >= 1
     described = json.loads(shared.ask("GET", "/openapi.json")[2])["paths"][INFER]["post"]["requestBody"]["content"]["application/json"]
     (tensor,) = described["schema"]["properties"]["inputs"]["items"]["oneOf"]
     assert [size["maximum"] for size in tensor["properties"]["shape"]["prefixItems"]] == [8, ELEMENTS]
@@ -407,6 +411,217 @@ def test_json_lines(tmp_path: Path, engine: Callable[..., Path]) -> None:
     assert requests[5]["id"] == 'a "quoted" id'
     for line in requests:
         assert line["duration_ns"] == sum(line[f"{part}_ns"] for part in ("queue", "pool", "load", "input", "infer", "output"))
+
+
+# Hostile clients
+
+
+def resident_bytes(server: Server) -> int:
+    return int(psutil.Process(server.process.pid).memory_info().rss)
+
+
+def test_a_client_that_pipelines_without_end_is_held_back(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    flood = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 500
+    with serving(tmp_path, engine()) as server:
+        server.infer()
+        before = resident_bytes(server)
+        connection = server.open()
+        connection.settimeout(0.3)
+        sent = 0
+        try:
+            while sent < 40_000_000:  # without the limit this took 1.5 GB
+                sent += connection.send(flood)
+        except TimeoutError:
+            pass
+        assert sent < 40_000_000
+        assert server.infer()[0] == 200
+        assert resident_bytes(server) - before < 30_000_000
+        connection.close()
+        until(lambda: open_sockets(server) == 0, "the connection is gone")
+        assert server.infer()[0] == 200
+        assert server.errors() == ""
+
+
+def test_a_client_that_pipelines_and_reads_gets_every_answer_in_bounded_memory(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    count, answers = 12_000, 0
+    with serving(tmp_path, engine()) as server:
+        server.infer()
+        before = resident_bytes(server)
+        connection = server.open()
+        requests = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" * (count - 1)
+        last = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        sender = threading.Thread(target=connection.sendall, args=(requests + last,))
+        sender.start()
+        tail, most = b"", before
+        while piece := connection.recv(65536):
+            text = tail + piece
+            answers += text.count(b'{"live":true}')
+            tail = text[-12:]
+            most = max(most, resident_bytes(server))
+        sender.join()
+        connection.close()
+        assert answers == count
+        assert most - before < 30_000_000
+
+
+def test_a_body_in_tiny_chunks_takes_no_more_memory_than_another(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    chunks = 500_000
+    with serving(tmp_path, engine()) as server:
+        server.infer()
+        before = resident_bytes(server)
+        connection = server.open(b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode())
+        connection.sendall(b"2\r\n  \r\n" * chunks)
+        until(lambda: unread(connection) == 0, "the server has read all")
+        assert server.infer()[0] == 200
+        assert resident_bytes(server) - before < 10_000_000  # of 1 MB; it was 27 MB
+        connection.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(good_body()), good_body()))
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        connection.close()
+
+
+def unread(connection: socket.socket) -> int:
+    """Bytes sent that the peer's kernel has not acknowledged (SIOCOUTQ, tcp(7))."""
+    import array
+    import fcntl
+    import termios
+
+    held = array.array("i", [0])
+    fcntl.ioctl(connection, termios.TIOCOUTQ, held)
+    return held[0]
+
+
+def test_the_header_limit_holds_however_they_come(shared: Server) -> None:
+    long_header = f"X: {'a' * 100_000}"
+    whole = read_all(shared.open(raw_request(good_body(), long_header)))
+    assert whole.startswith(b"HTTP/1.1 431 ") and b"connection: close" in whole
+    behind = read_all(shared.open(raw_request(good_body()) + raw_request(good_body(), long_header)))
+    assert re.findall(rb"HTTP/1\.1 (\d+)", behind) == [b"200", b"431"]
+    endless = read_all(shared.open(raw_request(good_body(), path="/v2/models/slow/infer") + b"GET /v2 HTTP/1.1\r\nX: " + b"a" * 200_000))
+    assert re.findall(rb"HTTP/1\.1 (\d+)", endless) == [b"200", b"431"]
+    many = "\r\n".join(f"X{number}: {'a' * 50}" for number in range(1000))
+    assert read_all(shared.open(raw_request(good_body(), many, "Connection: close"))).startswith(b"HTTP/1.1 200")
+    # A long body is not counted as the headers of what follows it.
+    padded = good_body() + b" " * 90_000
+    two = raw_request(padded) + raw_request(good_body(), "Connection: close")
+    connection = shared.open(two[: len(raw_request(padded)) + 30])
+    time.sleep(0.05)
+    connection.sendall(two[len(raw_request(padded)) + 30 :])
+    assert re.findall(rb"HTTP/1\.1 (\d+)", read_all(connection)) == [b"200", b"200"]
+
+
+@pytest.mark.parametrize("hosts", [[], ["Host: x", "Host: y"]])
+def test_a_request_has_one_host(shared: Server, hosts: list[str]) -> None:
+    answer = read_all(shared.open("\r\n".join(["GET /v2 HTTP/1.1", *hosts, "", ""]).encode()))
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"Host" in answer
+    assert read_all(shared.open(b"GET /v2 HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+def test_two_lengths_of_the_json_are_refused(shared: Server) -> None:
+    body = good_body()
+    length = f"Inference-Header-Content-Length: {len(body)}"
+    answer = read_all(shared.open(raw_request(body, length, "Inference-Header-Content-Length: 7", "Connection: close")))
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"two different Inference-Header-Content-Length" in answer and b"server-timing" in answer
+    assert read_all(shared.open(raw_request(body, length, length, "Accept: a", "Accept: b", "Connection: close"))).startswith(
+        b"HTTP/1.1 200 "
+    )
+
+
+@pytest.mark.parametrize("place", ["name", "datatype", "shape", "size", "id", "output", "names"])
+def test_json_that_is_nested_deeply_is_a_bad_request(shared: Server, place: str) -> None:
+    deep: Any = "@"
+    entry: dict[str, Any] = {"name": "input", "shape": [1, ELEMENTS], "datatype": "FP32", "data": [1.5] * ELEMENTS}
+    request: dict[str, Any] = {"inputs": [entry]}
+    if place == "id":
+        request["id"] = deep
+    elif place == "output":
+        request["outputs"] = [{"name": deep}]
+    elif place == "names":
+        request["inputs"] = [{"name": deep}, {"name": deep}]
+    elif place == "size":
+        entry["shape"] = [deep, ELEMENTS]
+    else:
+        entry[place] = deep
+    body = json.dumps(request).replace('"@"', "[" * 1000 + "]" * 1000).encode()
+    counted = 'coldburst_requests_total{model="synthetic",outcome="invalid"}'
+    before = shared.metric(counted)
+    status, headers, content = shared.ask("POST", INFER, body)
+    assert status == 400, content
+    assert len(content) < 300
+    assert "server-timing" in headers
+    assert shared.metric(counted) == before + 1
+
+
+@pytest.mark.parametrize(
+    "accept", [b"application/openmetrics-text;version=zz", b"application/openmetrics-text;version=\xff", b"\xff", b";=,"]
+)
+def test_metrics_for_those_who_ask_oddly(shared: Server, accept: bytes) -> None:
+    answer = read_all(shared.open(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: " + accept + b"\r\n\r\n"))
+    assert answer.startswith(b"HTTP/1.1 200 OK") and b"content-type: text/plain" in answer
+
+
+def test_a_client_that_vanishes_is_no_defect(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    infer = raw_request(good_body())
+    with serving(tmp_path, engine(), "--body-timeout", "200ms") as server:
+        for request in (infer, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"):
+            for resets in (False, True):
+                connection = socket.socket()
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                connection.settimeout(0.1)
+                connection.connect(("127.0.0.1", server.port))
+                try:
+                    for _ in range(20):
+                        connection.sendall(request * 500)
+                except OSError:
+                    pass
+                if resets:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                else:
+                    until(lambda: open_sockets(server) == 0, "the server cuts it off")
+                connection.close()
+        until(lambda: open_sockets(server) == 0, "all connections are gone")
+        assert server.infer()[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        assert server.errors() == "reference_server: SIGTERM: finishing what was accepted\n"
+
+
+def test_no_wait_for_a_slot_ends_early(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(service_ns=50 * MS), "--acquire-timeout", "15ms", "--log-json") as server:
+        answers: list[bytes] = []
+
+        def ask() -> None:
+            answers.extend(server.infer()[2] for _ in range(6))
+
+        clients = [threading.Thread(target=ask) for _ in range(5)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        lines = [json.loads(line) for line in server.errors().splitlines()]
+    waits = [line["pool_ns"] + line["load_ns"] for line in lines if line.get("outcome") == "shed"]
+    assert len(waits) >= 5
+    assert min(waits) >= 15 * MS
+    assert any(b"became free within 15.0 ms" in answer for answer in answers)
+
+
+def test_the_phases_of_a_start_are_told(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    arguments = command(engine(load_ns=30 * MS), "--tell-phases")
+    process = subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        word, _, facts = process.stdout.readline().partition(" ")
+    finally:
+        end(process)
+    assert word == "ready"
+    phases = json.loads(facts)["phases"]
+    names = [phase["name"] for phase in phases]
+    assert names[-1] == "collect" and "verify" in names and names.count("warmup") == names.count("probe") == 2
+    assert [phase["model"] for phase in phases] == ["synthetic"] * (len(phases) - 1) + [None]
+    assert sum(phase["end_ns"] - phase["start_ns"] for phase in phases if phase["name"] == "deserialise") >= 30 * MS
+    assert all(first["end_ns"] <= second["start_ns"] for first, second in itertools.pairwise(phases))
 
 
 # Life

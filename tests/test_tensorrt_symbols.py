@@ -22,7 +22,7 @@ RUNTIME = sorted((ROOT / "reference_server/runtimes").glob("tensorrt*.py"))
 BUILDER_TYPES = {
     "trt": "", "self._trt": "", "builder": "Builder", "network": "INetworkDefinition", "config": "IBuilderConfig", "parser": "OnnxParser",
     "error": "ParserError", "profile": "IOptimizationProfile", "tensor": "ITensor", "runtime": "Runtime", "engine": "ICudaEngine",
-    "context": "IExecutionContext", "inspector": "EngineInspector",
+    "context": "IExecutionContext", "inspector": "EngineInspector", "cache": "ITimingCache",
 }  # fmt: skip
 RUNTIME_TYPES = {
     "trt": "", "self.module": "", "runtime": "Runtime", "engine": "ICudaEngine", "context": "IExecutionContext",
@@ -46,12 +46,13 @@ BUILDER_SYMBOLS = {
     "Builder", "Builder.build_serialized_network", "Builder.create_builder_config", "Builder.create_network",
     "Builder.create_optimization_profile", "BuilderFlag", "EngineInspector.execution_context", "EngineInspector.get_engine_information",
     "IBuilderConfig.add_optimization_profile", "IBuilderConfig.builder_optimization_level", "IBuilderConfig.create_timing_cache",
-    "IBuilderConfig.get_timing_cache", "IBuilderConfig.progress_monitor", "IBuilderConfig.profiling_verbosity", "IBuilderConfig.set_flag",
+    "IBuilderConfig.progress_monitor", "IBuilderConfig.profiling_verbosity", "IBuilderConfig.set_flag",
     "IBuilderConfig.set_memory_pool_limit", "IBuilderConfig.set_preview_feature", "IBuilderConfig.set_tactic_sources",
     "IBuilderConfig.set_timing_cache", "ICudaEngine.create_engine_inspector", "ICudaEngine.create_execution_context",
     "ICudaEngine.num_layers", "IExecutionContext.set_input_shape", "ILogger", "ILogger.Severity.ERROR", "ILogger.Severity.INTERNAL_ERROR",
     "INetworkDefinition.get_input", "INetworkDefinition.num_inputs", "INetworkDefinition.num_layers", "IOptimizationProfile.set_shape",
-    "IProgressMonitor", "ITensor.is_shape_tensor", "ITensor.name", "LayerInformationFormat.JSON", "MemoryPoolType.WORKSPACE",
+    "IProgressMonitor", "ITensor.is_shape_tensor", "ITensor.name", "ITimingCache.serialize",
+    "LayerInformationFormat.JSON", "MemoryPoolType.WORKSPACE",
     "NetworkDefinitionCreationFlag", "OnnxParser", "OnnxParser.get_error", "OnnxParser.num_errors", "OnnxParser.parse_from_file",
     "ParserError.code", "ParserError.desc", "ParserError.node", "ParserError.node_name", "ParserError.node_operator", "PreviewFeature",
     "PreviewFeature.PROFILE_SHARING_0806", "ProfilingVerbosity.DETAILED", "Runtime", "Runtime.deserialize_cuda_engine",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import subprocess
 import sys
@@ -88,11 +89,15 @@ def test_a_cut_file_is_never_a_short_trace(tmp_path_factory: pytest.TempPathFact
         _load(tmp_path_factory.mktemp("cut"), whole[: max(5, int(len(whole) * share))])
 
 
+FUNCTIONS = b"HashOwner,HashApp,HashFunction,Trigger,"
+MOONCAKE = b'{"timestamp": %s, "input_length": 1, "output_length": 1, "hash_ids": [1]}\n'
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"", "is empty"),
-        (gzip.compress(b""), "is empty"),
+        (gzip.compress(b"", mtime=0), "is empty"),
         (b"\xef\xbb\xbf", "no arrivals"),
         (b"\n \n\n", "no arrivals"),
         (gzip.compress(AZURE.encode()) + b"garbage", "damaged"),
@@ -118,6 +123,18 @@ def test_a_cut_file_is_never_a_short_trace(tmp_path_factory: pytest.TempPathFact
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\n2026-02-30 10:00:00,1,1\n", "line 2: TIMESTAMP is '2026-02-30"),
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\n2026-03-01 10:00:00,1\n", "line 2: 2 cells, not 3"),
         (b"timestamp\n2026-03-01T10:00:00Z\n2026-03-01T10:00:01\n", "line 3 has a time without a zone and line 2 one with"),
+        (FUNCTIONS + b"2,2\no,a,f,http,1,1\n", "two columns named '2'"),
+        (FUNCTIONS + b"2,02\no,a,f,http,1,1\n", "two columns for minute 2"),
+        (FUNCTIONS + b"99999999999999999999\no,a,f,http,1\n", "minute column 99999999999999999999, which lies beyond"),
+        (
+            FUNCTIONS + ",".join(map(str, range(1, 1441))).encode() + b"\no,a,f,http" + b",10000000" * 1440,
+            "line 2: .* 14,400,000,000 arrivals",
+        ),
+        ("HashOwner,HashApp,HashFunction,Trigger,²\no,a,f,http,1\n".encode(), "no minute columns"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens,TIMESTAMP\n", "two columns named 'TIMESTAMP'"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens,a,a\n", "two columns named 'a'"),
+        (MOONCAKE % b"1e999999", "line 1: timestamp is 1E.999999, out of range"),
+        (MOONCAKE % b"1e99999999999999999999", "line 1: not one JSON object|fits no format"),
         (b'{"log": {"entries": []}}', "no arrivals"),
         (b'{"log": {"entries": [', "not whole JSON"),
     ],
@@ -133,6 +150,38 @@ def test_a_stray_quote_does_not_swallow_rows_in_silence(tmp_path: Path) -> None:
     lines[2] = '"' + lines[2]
     with pytest.raises(BenchError, match="line 3"):
         _load(tmp_path, "\n".join(lines), bad=0.5)
+
+
+@pytest.mark.parametrize("odd", ['"x"', "[99999999999999999999]", "[1.5]", "[[1]]"])
+def test_a_column_of_another_kind_far_down_is_a_bad_row(tmp_path: Path, odd: str) -> None:
+    line = '{"timestamp": %d, "input_length": 1, "output_length": 1, "hash_ids": %s}'
+    lines = [line % (i, "[1, 2]") for i in range(17_000)]
+    schedule = _load(tmp_path, "\n".join([*lines, line % (17_000, odd)]))
+    assert len(schedule) == 17_000 and schedule.provenance["first_bad"][0]["line"] == 17_001
+    assert "hash_ids" in schedule.provenance["first_bad"][0]["why"]
+
+
+def test_a_share_of_bad_rows_is_compared_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["1"] * 71 + ["x"] * 29))
+    assert len(import_trace(path, max_bad_share=0.29)) == 71  # 0.29 * 100 is 28.999999999999996
+    with pytest.raises(BenchError, match="29 of 100 rows"):
+        import_trace(path, max_bad_share=0.28)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_the_hash_is_of_what_was_read(tmp_path: Path, pack: Any) -> None:
+    path = tmp_path / "t.csv"
+    content = pack(b"".join(b"%d\n" % i for i in range(1000)))
+    path.write_bytes(content)
+    source = open_source(path)
+    lines = source.lines()
+    next(lines)
+    read = list(lines)
+    with path.open("ab") as growing:  # after it was read, before the provenance is written
+        growing.write(b"1000\n")
+    assert len(read) == 999 and source.seen.size == len(content)
+    assert source.seen.hash.hexdigest() == hashlib.sha256(content).hexdigest()
 
 
 def test_one_per_cent_of_bad_rows_is_the_limit(tmp_path: Path) -> None:
@@ -258,6 +307,13 @@ def test_json_lines(tmp_path: Path) -> None:
     assert schedule.intended_ns.tolist() == [0, 386_000_000] and schedule.table.column("type").to_pylist() == ["text", "text"]
     with pytest.raises(BenchError, match="fits no format"):
         _load(tmp_path, '{"timestamp": 1}\n')
+
+
+def test_logs_with_the_virtual_host_in_front(tmp_path: Path) -> None:
+    line = 'ex.com:80 10.0.0.%d - - [01/Mar/2026:10:00:0%d +0000] "GET / HTTP/1.1" 200 9 "-" "x"'
+    schedule = _load(tmp_path, "\n".join(line % (i, i) for i in range(3)))
+    assert schedule.table.column("client").to_pylist() == ["10.0.0.0", "10.0.0.1", "10.0.0.2"]
+    assert "left out" in schedule.provenance["notes"]["virtual host"]
 
 
 def test_access_logs(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from bench.analysis.validity import Validity, check_run, describe, runs_of
+from bench.analysis.validity import Validity, check_run, describe, missing_runs, runs_of
 from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import write_schedule
@@ -151,6 +152,104 @@ def test_each_fault_is_said(tmp_path: Path, spoil: Any, says: str) -> None:
     assert json.loads(json.dumps(validity.to_json()))["valid"] is False
 
 
+def with_columns(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> Path:
+    """The run with further columns in its rows, which it has in the order of seq afterwards."""
+    table = pq.read_table(path / "requests.parquet").sort_by("seq")
+    for name, values in columns.items():
+        position = table.column_names.index(name) if name in table.column_names else None
+        column = pa.array(values, pa.int64(), mask=values < 0)
+        table = table.append_column(name, column) if position is None else table.set_column(position, name, column)
+    pq.write_table(table, path / "requests.parquet")
+    return path
+
+
+def test_waiting_for_a_connection_is_not_the_generators_lag(tmp_path: Path) -> None:
+    trial = Trial()
+    count = len(trial.seq)
+    waited = np.full(count, -1)
+    waited[::20] = 1_000_000_000  # as after a dropped packet of a connection
+    trial.sent = trial.sent + np.maximum(waited, 0)
+    blamed = trial.write(tmp_path / "blamed")
+    assert any("send lag" in problem for problem in problems(check_run(blamed)))
+    validity = check_run(with_columns(trial.write(tmp_path / "told"), {"connect_ns": waited}))
+    assert validity.valid and validity.lag_p99_ns == 60_000
+    connects = next(check for check in validity.checks if check.name == "connects")
+    assert f"{len(waited[::20])} arrivals waited" in connects.value and "listen backlog" in connects.value
+
+
+def test_parts_that_exceed_the_round_trip(tmp_path: Path) -> None:
+    trial = Trial()
+    count = len(trial.seq)
+    for excess, valid in ((count // 200, True), (count // 50, False)):
+        parts = {name: np.full(count, 500_000) for name in ("queue_ns", "infer_ns")}  # the round trip is 1 ms
+        parts["infer_ns"][:excess] = 1_600_000
+        run = with_columns(trial.write(tmp_path / str(excess)), parts)
+        validity = check_run(run)
+        timing = next(check for check in validity.checks if check.name == "server timing")
+        assert f"{excess} of them more than the round trip" in timing.value
+        assert validity.valid is valid and (timing.problem is None) is valid
+
+
+def test_the_verdict_carries_the_answer(tmp_path: Path) -> None:
+    trial = Trial()
+    trial.sent = trial.sent + 300_000
+    run = trial.write(tmp_path)
+    inside = trial.schedule.spike >= 0
+    done = trial.sent + np.where(inside, 2_000_000, 1_000_000)
+    validity = check_run(with_columns(run, {"done_ns": done}))
+    found = validity.to_json()["figures"]["response_ns"]
+    assert found["spike_p99"] == found["p99"] == 2_360_000 and found["base_p99"] == 1_360_000
+    text = describe(run, validity)
+    assert "in spikes      p99 2.36 ms, outside of them p99 1.36 ms" in text
+    assert f"{len(trial.seq)} ok (100.0%)" in text and "includes up to 360 us of generator lag" in text
+
+
+def test_what_was_sent_once_more_is_said(tmp_path: Path) -> None:
+    trial = Trial()
+    spoil_summary(generators=[{**GENERATOR, "resent": 3}])(trial)
+    assert "3 requests once more" in describe(tmp_path, trial.check(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("summary", "says"), [("[]", "not one JSON object"), ('{"generators": [{"worker": 0}]}', "damaged"), ('{"generators": 5}', "damaged")]
+)
+def test_a_damaged_summary_is_one_sentence(tmp_path: Path, summary: str, says: str) -> None:
+    run = Trial("constant:rate=20,duration=1s").write(tmp_path)
+    (run / "summary.json").write_text(summary)
+    with pytest.raises(BenchError, match=says):
+        check_run(run)
+
+
+def test_without_a_summary_a_whole_run_is_not_valid(tmp_path: Path) -> None:
+    run = Trial("constant:rate=20,duration=1s").write(tmp_path)
+    (run / "summary.json").unlink()
+    assert "no summary.json" in problems(check_run(run))[0]
+
+
+def test_a_schedule_without_its_times_is_one_sentence(tmp_path: Path) -> None:
+    run = Trial("constant:rate=20,duration=1s").write(tmp_path)
+    pq.write_table(pq.read_table(run / "schedule.parquet").drop_columns(["intended_ns"]), run / "schedule.parquet")
+    with pytest.raises(BenchError, match="no column intended_ns"):
+        check_run(run)
+
+
+def test_an_interrupted_experiment_is_checked_as_far_as_it_goes(tmp_path: Path) -> None:
+    order = [{"block": 0, "arm": arm, "spikes": 1, "schedule_seed": 1} for arm in ("a", "b", "c")]
+    (tmp_path / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, "kind": "experiment", "order": order}))
+    for name in ("00-a", "00-b"):
+        Trial("constant:rate=20,duration=1s").write(tmp_path / name).rename(tmp_path / f"{name}-whole")
+    (tmp_path / "runs").mkdir()
+    for name in ("00-a", "00-b"):
+        (tmp_path / f"{name}-whole").rename(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "00-b" / "requests.parquet").write_bytes(b"torn")
+    (tmp_path / "runs" / "00-c").mkdir()  # begun, and nothing in it yet
+    assert missing_runs(tmp_path) == ["00-c"]
+    done = bench_check(str(tmp_path))
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "1 runs of the experiment are missing (00-c)" in done.stdout and "00-a: valid" in done.stdout
+    assert re.search("INVALID: .*00-b.*cannot be read", done.stdout)
+
+
 def test_a_partial_run_is_read_and_said(tmp_path: Path) -> None:
     path = Trial().write(tmp_path, keep=700, finish=False)
     validity = check_run(path)
@@ -168,7 +267,9 @@ def test_too_few_samples_give_no_percentile(tmp_path: Path) -> None:
 
 def test_runs_of_an_experiment(tmp_path: Path) -> None:
     for name in ("1-cold", "1-warm"):
-        Trial("constant:rate=20,duration=1s").write(tmp_path / "runs" / name)
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        Trial("constant:rate=20,duration=1s").write(tmp_path / "made" / name).rename(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "2-lazy").mkdir()  # begun, and nothing in it yet
     assert [path.name for path in runs_of(tmp_path)] == ["1-cold", "1-warm"]
     with pytest.raises(BenchError, match="is not a run folder"):
         runs_of(tmp_path / "runs")

@@ -24,7 +24,7 @@ from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, com
 from bench.analysis.statistics import median
 from bench.analysis.subject import ArmFiles, Subject
 from bench.analysis.tail import TailSplit, tail_split
-from bench.analysis.validity import Validity, check_run
+from bench.analysis.validity import Validity, check_run, missing_runs
 from bench.errors import BenchError
 from bench.records import SavedRun
 
@@ -84,6 +84,17 @@ class ArmSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstContact:
+    """A spike that is the first a ready server gets, what a new replica lives through; one spike, so there is no interval.
+    latency and share: of the spike's arrivals. loaded_share: as in PoolUse, of the same."""
+
+    arm: str
+    latency: Latency
+    share: Goodput
+    loaded_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArmComparison:
     """`second` against `first`. p99: of the response time over spikes; None with the `reason`. resident_bytes: the
     difference of the medians; per_slot_bytes: that by slot, where the arms differ in nothing but their number."""
@@ -116,6 +127,7 @@ class ExperimentSummary:
     capacities: Mapping[str, Any]
     arms: tuple[ArmSummary, ...]
     comparisons: tuple[ArmComparison, ...]
+    first_contact: tuple[FirstContact, ...]
     sentence: str
 
     @property
@@ -140,7 +152,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
     for files in subject.arms:
         if not files.runs:
             continue
-        for run in files.runs:
+        for run in (*files.runs, *([files.first_contact] if files.first_contact else [])):
             inside = str(run.path.relative_to(subject.path)) if run.path != subject.path else run.path.name
             validity.append(RunValidity(run=inside, arm=files.name, validity=check_run(run.path)))
         arm = read_arm(files.runs, files.numbers)
@@ -162,11 +174,14 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         validity=tuple(validity),
         invalid=tuple(_invalid(validity)),
         caveats=tuple(_caveats(subject, arms)),
-        missing_runs=sum(files.planned - len(files.runs) for files in subject.arms),
+        missing_runs=len(missing_runs(subject.path)),
         load=dict(subject.record.get("spikes") or (subject.record.get("schedule") or {}).get("provenance") or {}),
         capacities=dict(subject.record.get("capacities") or {}),
         arms=tuple(arms),
         comparisons=comparisons,
+        first_contact=tuple(
+            _first_contact(files.name, files.first_contact, subject.slo_ns) for files in subject.arms if files.first_contact
+        ),
         sentence="",
     )
     return dataclasses.replace(summary, sentence=verdict(summary))
@@ -196,13 +211,20 @@ def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSu
     )
 
 
+def _first_contact(name: str, run: SavedRun, slo_ns: int | None) -> FirstContact:
+    arm = read_arm([run])
+    inside = arm.requests[arm.requests["spike"].to_numpy() >= 0]
+    share = goodput(inside, duration_ns=0, slo_ns=slo_ns)[0]
+    return FirstContact(arm=name, latency=latency(inside)[0], share=share, loaded_share=pool_use(inside).loaded_share)
+
+
 def recovery_window_ns(arm: ArmRecords) -> int:
     """1 s, or less where spikes come so close that six windows do not fit between most of them (but at least 50 ms)."""
     gaps = []
     for run, duration_ns in zip(arm.runs, arm.durations_ns, strict=True):
         own = sorted((spike for spike in arm.spikes if spike.run == run), key=lambda spike: spike.start_ns)
         starts = [*(spike.start_ns for spike in own[1:]), duration_ns]
-        gaps += [start - spike.end_ns for spike, start in zip(own, starts, strict=True)]
+        gaps += [start - spike.end_ns for spike, start in zip(own, starts, strict=False)]  # a run without spikes has no gap
     if not gaps:
         return WINDOW_NS
     fitting = median(gaps) / _WINDOWS_BETWEEN
@@ -282,7 +304,7 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
     if subject.on_cpu:
         found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")
     if subject.device is None:
-        found.append("the device that the server ran on is not known: the server was not started here")
+        found.append("the server was not started here: its device, its memory and its cold starts are not known, and it was not fresh")
     for arm in arms:
         every = arm.share(None)
         if every is not None and every.ok_share < 0.999:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.analysis.statistics import Interval, Shift, median, median_interval, percentile, shift
-from bench.units import format_duration
+from bench.analysis.statistics import Interval, Shift, median, median_interval, nearest_rank, percentiles, shift
+from bench.units import format_count, format_duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # Every phase that a trial can have, of any level and runtime (a test looks for them where they are timed), and the rows beside them.
 PHASES = (
     "spawn", "imports", "manifest", "signature", "library", "device", "runtime", "read", "verify", "deserialise", "slot", "buffers",
-    "probe", "first_inference", "check", "second_inference", "steady", "pool", "inference", "listen", "ready", "ready_before_right",
-    "read_file", "copy_memory", "copy_to_device_pageable", "copy_to_device_pinned",
+    "probe", "first_inference", "check", "second_inference", "steady", "pool", "inference", "listen", "warmup", "collect", "connect",
+    "ready_before_right", "read_file", "copy_memory", "copy_to_device_pageable", "copy_to_device_pinned",
 )  # fmt: skip
 TOTALS = ("total", "unattributed", "total_outside")
 FRESH_LEVELS = ("server", "process", "process-disk")  # each trial is a fresh process
@@ -36,11 +36,12 @@ _FLOORS = (
 )
 UNATTRIBUTED_LIMIT = 0.03
 OUTSIDE_LIMIT = 0.03
+NOISY_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Trials of one quantity in ns (bytes for memory): the exact median with its interval, and the 95th percentile."""
+    """Trials of one quantity in ns: the median (nearest rank: a trial's own value) with its interval, and the 95th percentile."""
 
     median: float
     interval: Interval | None
@@ -51,12 +52,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSummary:
-    """`share` is the phase's part of the level's summed total; None for a phase after the answer."""
+    """`share` is the phase's part of the level's total, both summed over trials; None for a phase after the answer.
+
+    `typical_ns` is its duration in the trial whose total is the median (nearest rank), so that these add up to that total.
+    """
 
     name: str
     in_total: bool
     spread: Spread
     share: float | None
+    typical_ns: float
     resident_bytes: float | None  # after the phase, median
     device_bytes: float | None
 
@@ -166,13 +171,14 @@ def _column(table: pa.Table, name: str) -> NDArray[Any]:
 
 
 def _spread(values: NDArray[np.float64]) -> Spread:
-    return Spread(
-        median=median(values), interval=median_interval(values), p95=percentile(values, 95), worst=float(values.max()), samples=len(values)
-    )
+    p50, p95 = percentiles(values, (50, 95))
+    assert p50 is not None  # there is at least one trial
+    return Spread(median=p50, interval=median_interval(values), p95=p95, worst=float(values.max()), samples=len(values))
 
 
 def _level(rows: _Rows, variant: str, level: str) -> LevelSummary:
     total = rows.totals(variant, level, "total")
+    typical = np.argsort(total, kind="stable")[nearest_rank(len(total), 50) - 1]
     phases = []
     for name, in_total in rows.phase_names(variant, level):
         if name in ("total", "total_outside"):
@@ -184,6 +190,7 @@ def _level(rows: _Rows, variant: str, level: str) -> LevelSummary:
                 in_total=in_total,
                 spread=_spread(values),
                 share=float(values.sum() / total.sum()) if in_total and total.sum() > 0 else None,
+                typical_ns=float(values[typical]) if len(values) == len(total) else 0.0,
                 resident_bytes=rows.memory(variant, level, name, "resident_bytes"),
                 device_bytes=rows.memory(variant, level, name, "device_bytes"),
             )
@@ -247,10 +254,12 @@ def _sentence(levels: Sequence[LevelSummary], variants: Sequence[str]) -> str:
     if cold is None:
         return f"a warm slot answers in {format_duration(warm.total.median)} (median)" if warm else "no trial was finished"
     subject = {"process": "process", "process-disk": "process with the engine's pages dropped"}.get(cold.level, cold.level)
+    if variants[0]:
+        subject += f" with {variants[0]}"
     worth = requests_worth(cold, warm)
     cost = f"a cold {subject} takes {format_duration(cold.total.median)} until its first correct answer"
     if worth is not None:
-        cost += f", {_count(worth)} warm requests' worth of time"
+        cost += f", {format_count(worth)} warm requests' worth of time"
     groups: dict[str, float] = {}
     for phase in cold.phases:
         if phase.in_total and phase.share is not None:
@@ -260,10 +269,6 @@ def _sentence(levels: Sequence[LevelSummary], variants: Sequence[str]) -> str:
     parts = " and ".join(f"{share:.0%} of it {name}" if n == 0 else f"{share:.0%} {name}" for n, (name, share) in enumerate(largest))
     saved = f"; a warm slot answers in {format_duration(warm.total.median)}" if warm else ""
     return f"{cost}, {parts}{saved}"
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def _invalid(levels: Sequence[LevelSummary]) -> list[str]:
@@ -301,6 +306,12 @@ def _caveats(levels: Sequence[LevelSummary], requested_trials: int) -> list[str]
             caveats.append(f"{name}: {level.total.samples} of {requested_trials} trials were done")
         if level.page_cache.get("unknown"):
             caveats.append(f"{name}: page_cache=unknown in {level.page_cache['unknown']} of {level.total.samples} trials")
+        spread = level.total.interval
+        if spread is not None and spread.high - spread.low > NOISY_SHARE * level.total.median:
+            caveats.append(
+                f"{name}: noisy, the 95 % interval of its median spans {(spread.high - spread.low) / level.total.median:.0%} of it; "
+                "run it on a quiet machine, or with more trials"
+            )
         if level.total.samples < 6:
             caveats.append(f"{name}: {level.total.samples} trials are too few for a 95 % interval, 6 are needed")
     return caveats
@@ -316,9 +327,9 @@ def describe_comparison(comparison: Comparison) -> str:
     between = f"{_signed(s.interval.low)} to {_signed(s.interval.high)}, 95 %"
     if not s.distinguishable:
         return f"{head}: not distinguishable ({between})"
-    ratio = f", {s.ratio:.3g}x" if s.ratio is not None else ""
+    ratio = f", {format_count(s.ratio)}x" if s.ratio is not None else ""
     if s.ratio is not None and s.ratio_interval is not None:
-        ratio += f" ({s.ratio_interval.low:.3g}x to {s.ratio_interval.high:.3g}x)"
+        ratio += f" ({format_count(s.ratio_interval.low)}x to {format_count(s.ratio_interval.high)}x)"
     return f"{head}: {_signed(s.difference)} ({between}){ratio}"
 
 

@@ -17,13 +17,15 @@ LOAD, EXPERIMENT = "load", "experiment"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmFiles:
     """The runs of one arm that are there. numbers: the block of each, which pairs it with another arm's run. planned: how
-    many there were to be. setup: mode, options and settings as asked for; empty where the server was not ours."""
+    many there were to be. setup: mode, options and settings as asked for; empty where the server was not ours.
+    first_contact: the run whose spike met a server without any request before it; it is none of `runs`."""
 
     name: str
     runs: tuple[SavedRun, ...]
     numbers: tuple[int, ...]
     planned: int
     setup: Mapping[str, Any]
+    first_contact: SavedRun | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +59,14 @@ def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
     engine = saved.run["engine"]
     arms = []
     for arm in saved.run["arms"]:
-        planned = [entry for entry in saved.run["order"] if entry["arm"] == arm["name"]]
-        places = [(entry["block"], saved.path / "runs" / f"{entry['block']:02d}-{entry['arm']}") for entry in planned]
+        whole = [entry for entry in saved.run["order"] if entry["arm"] == arm["name"]]
+        planned = [entry for entry in whole if not entry.get("first_contact")]
+        first = [_place(saved, entry) for entry in whole if entry.get("first_contact")]
+        contact = open_run(first[0]) if first and (first[0] / "run.json").exists() else None
+        places = [(entry["block"], _place(saved, entry)) for entry in planned]
         found = [(block, open_run(place)) for block, place in sorted(places) if (place / "run.json").exists()]
         runs, numbers = tuple(run for _, run in found), tuple(block for block, _ in found)
-        arms.append(ArmFiles(name=arm["name"], runs=runs, numbers=numbers, planned=len(planned), setup=arm))
+        arms.append(ArmFiles(name=arm["name"], runs=runs, numbers=numbers, planned=len(planned), setup=arm, first_contact=contact))
     if not any(arm.runs for arm in arms):
         raise BenchError(f"{path} has no finished run yet; go on with it: bench burst --resume {saved.path}")
     return Subject(
@@ -75,6 +80,10 @@ def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
         slo_ns=saved.run.get("slo_ns") if slo_ns is None else slo_ns,
         arms=tuple(arms),
     )
+
+
+def _place(saved: SavedRun, entry: Mapping[str, Any]) -> Path:
+    return saved.path / "runs" / f"{entry['block']:02d}-{entry['arm']}"
 
 
 def _single(saved: SavedRun, slo_ns: int | None) -> Subject:

@@ -13,30 +13,25 @@ from typing import Any
 
 import numpy as np
 
+from bench.analysis.generator_checks import Check, generator_checks
+from bench.analysis.run_figures import RunFigures, figures
 from bench.analysis.statistics import percentile
 from bench.errors import BenchError
-from bench.records import PARTIAL_SUFFIX, open_run
+from bench.records import PARTIAL_SUFFIX, SavedRun, open_run
 from bench.units import format_duration
 
 _MAX_LAG_P99_NS = 10_000_000
 _MAX_EDGE_NS = 50_000_000
 _MAX_NOT_SENT = 0.01
-_MAX_CPU = 0.95
-_MAX_PAUSE_NS = 250_000_000
 _KS_EXCESS_NS = 1_000_000
 _MAX_KS = 0.1
 _EDGE_ARRIVAL = 10
+_SLOW_CONNECT_NS = 10_000_000
+_PARTS = ("queue_ns", "pool_ns", "load_ns", "input_ns", "infer_ns", "output_ns")
+_PARTS_EXCESS_NS = 1_000_000
+_MAX_EXCESS = 0.01
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One check. `problem` is None where it passed, otherwise the reason and the remedy in one sentence."""
-
-    name: str
-    value: str
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +47,7 @@ class Validity:
     lag_max_ns: int | None
     ks_distance: float | None
     spike_edge_ns: tuple[int | None, ...]
+    figures: RunFigures
     checks: tuple[Check, ...]
 
     @property
@@ -68,6 +64,7 @@ class Validity:
             "send_lag_ns": {"p50": self.lag_p50_ns, "p99": self.lag_p99_ns, "max": self.lag_max_ns},
             "ks_distance": self.ks_distance,
             "spike_edge_ns": list(self.spike_edge_ns),
+            "figures": self.figures.to_json(),
             "checks": [{"name": check.name, "value": check.value, "problem": check.problem} for check in self.checks],
         }
 
@@ -77,18 +74,23 @@ def runs_of(path: Path) -> list[Path]:
     inner = (path if path.exists() else path.with_name(path.name + PARTIAL_SUFFIX)) / "runs"
     if inner.is_dir():
         # A run that an interrupted experiment was in the middle of is done again when it goes on; it is not there yet.
-        found = sorted(child for child in inner.iterdir() if child.is_dir() and not child.name.endswith(PARTIAL_SUFFIX))
+        found = sorted(child for child in inner.iterdir() if (child / "run.json").is_file() and not child.name.endswith(PARTIAL_SUFFIX))
         if not found:
             raise BenchError(f"{path} is an experiment without a finished run")
         return found
     return [open_run(path).path]
 
 
-def missing_runs(path: Path) -> int:
-    """How many runs an experiment planned and does not have; 0 for a single run. Raises BenchError."""
+def missing_runs(path: Path) -> list[str]:
+    """The runs that an experiment planned or began and does not have; none for a single run. Raises BenchError."""
     saved = open_run(path)
-    planned = saved.run.get("order") or []
-    return sum(not (saved.path / "runs" / f"{run['block']:02d}-{run['arm']}" / "run.json").is_file() for run in planned)
+    try:
+        planned = [f"{run['block']:02d}-{run['arm']}" for run in saved.run.get("order") or []]
+    except (KeyError, TypeError, ValueError):
+        raise BenchError(f"{saved.path / 'run.json'} has a damaged order of runs, so which ones are missing is not known") from None
+    inner = saved.path / "runs"
+    begun = [child.name.removesuffix(PARTIAL_SUFFIX) for child in inner.iterdir() if child.is_dir()] if inner.is_dir() else []
+    return [name for name in dict.fromkeys(planned + sorted(begun)) if not (inner / name / "run.json").is_file()]
 
 
 def check_run(path: Path) -> Validity:
@@ -97,19 +99,28 @@ def check_run(path: Path) -> Validity:
     if saved.run.get("kind") != "load":
         raise BenchError(f"{path} is a {saved.run.get('kind')} run; only load runs have arrivals to check")
     schedule = saved.table("schedule")
+    summary = saved.read_json("summary.json")
     rows = saved.table("requests", ["seq", "intended_ns", "sent_ns", "status", "error"])
     if schedule is None:
         raise BenchError(f"{saved.path} has no schedule, so what it was to deliver is not known")
+    for name in ("seq", "intended_ns"):
+        if name not in schedule.column_names:
+            raise BenchError(f"the schedule of {saved.path} has no column {name}: it was written by another program, or is damaged")
     asked = schedule.column("intended_ns").to_numpy()
     order = np.argsort(rows.column("seq").to_numpy(), kind="stable") if rows is not None else np.empty(0, np.int64)
     seq = _numbers(rows, "seq", order)
     intended, sent = _numbers(rows, "intended_ns", order), _numbers(rows, "sent_ns", order)
     was_sent = sent >= 0
     counts, not_sent = _ends(rows)
+    ok = np.zeros(len(seq), bool) if rows is None else _equal(rows.column("status"), "ok")[order]
     del rows
-    lag = np.sort((sent - intended)[was_sent])
-    edges = _spike_edges(schedule, seq, intended, sent)
-    distance = _gap_distance(intended[was_sent], sent[was_sent])
+    done = _optional(saved, "done_ns", order)
+    connect = _optional(saved, "connect_ns", order)
+    # What an arrival waited for its own connection is the server's doing: the generator is judged by when it asked for it.
+    tried = sent - np.maximum(connect, 0)
+    lag = np.sort((tried - intended)[was_sent])
+    edges = _spike_edges(schedule, seq, intended, np.where(was_sent, tried, -1))
+    distance = _gap_distance(intended[was_sent], tried[was_sent])
     lag_p50, lag_p99 = _whole(percentile(lag, 50)), _whole(percentile(lag, 99))
     lag_max = int(lag[-1]) if len(lag) else None
     checks = [
@@ -118,8 +129,14 @@ def check_run(path: Path) -> Validity:
         _lag(lag_p50, lag_p99, lag_max),
         _gaps(distance),
         _edges(edges),
-        *_generator(saved.read_json("summary.json"), saved.partial),
+        _connects(connect[was_sent]),
+        *_parts(saved, order, sent, done),
+        *generator_checks(summary, saved),
     ]
+    timed = ok & was_sent & (done >= 0)
+    in_spike = None
+    if "spike" in schedule.column_names and schedule.column("spike").null_count < len(asked):
+        in_spike = np.isin(seq[timed], schedule.column("seq").to_numpy()[schedule.column("spike").fill_null(-1).to_numpy() >= 0])
     return Validity(
         partial=saved.partial,
         arrivals=len(asked),
@@ -130,6 +147,7 @@ def check_run(path: Path) -> Validity:
         lag_max_ns=lag_max,
         ks_distance=distance,
         spike_edge_ns=tuple(edges),
+        figures=figures((done - intended)[timed], in_spike, lag_p99),
         checks=tuple(checks),
     )
 
@@ -142,6 +160,7 @@ def describe(path: Path, validity: Validity) -> str:
     lines += [f"  INVALID: {check.problem}" for check in validity.checks if check.problem]
     width = max(len(check.name) for check in validity.checks)
     lines += [f"  {check.name:{width}}  {check.value}" for check in validity.checks]
+    lines += ["", *(f"  {line}" for line in validity.figures.lines(validity.counts))]
     return "\n".join(lines)
 
 
@@ -262,42 +281,41 @@ def _edges(edges: list[int | None]) -> Check:
     return Check(name="spikes", value=value, problem=problem)
 
 
-def _generator(summary: Mapping[str, Any] | None, partial: bool) -> list[Check]:
-    """The generator's own health, as its workers told it at the end."""
-    if summary is None:
-        return [Check(name="generator", value="not known: it was cut off before it could tell" if partial else "not known")]
-    workers = summary.get("generators") or []
-    checks = []
-    if workers:
-        cpu = max(worker["cpu_ns"] / max(worker["wall_ns"], 1) for worker in workers)
-        pause = max(worker["longest_pause_ns"] for worker in workers)
-        flush = max(worker["longest_flush_ns"] for worker in workers)
-        failures = [worker["failure"] for worker in workers if worker.get("failure")]
-        timers = "/".join(sorted({worker["timer"] for worker in workers}))
-        problem = None
-        if failures:
-            problem = f"the generator itself failed ({failures[0]}); report this, and run it again"
-        elif cpu > _MAX_CPU:
-            problem = f"a generator process used {cpu:.0%} of a core, so it may have been the bottleneck; use more workers (--processes)"
-        elif pause > _MAX_PAUSE_NS:
-            problem = (
-                f"the generator was held up for {format_duration(pause)} by its machine; "
-                "run it on a machine that does nothing else, or on cores of its own"
-            )
-        holds = f"longest pause {format_duration(pause)}, longest hold by a flush {format_duration(flush)}"
-        value = f"CPU {cpu:.0%} of a core, timer {timers}, {holds}"
-        checks.append(Check(name="generator", value=value, problem=problem))
-    restarted = summary.get("server_restarted")
-    checks.append(
-        Check(
-            name="server",
-            value={None: "restarts not known", False: "did not restart", True: "restarted during the run"}[restarted],
-            problem="the server was another process at the end than at the start; see its log, and run it again" if restarted else None,
+def _connects(waited: Times) -> Check:
+    """How many arrivals waited for a connection of their own, and how long: told, and never the generator's fault."""
+    some = waited[waited >= 0]
+    if not len(some):
+        return Check(name="connects", value="no arrival waited for a new connection")
+    slow = int((some > _SLOW_CONNECT_NS).sum())
+    value = f"{len(some)} arrivals waited for a new connection, at most {format_duration(int(some.max()))}"
+    if slow:
+        value += (
+            f"; {slow} of them more than {format_duration(_SLOW_CONNECT_NS)}, because the server took connections slowly "
+            "(its listen backlog may be short): that is in their response times, and is not the generator's lag"
         )
-    )
-    offset = summary.get("clock_offset_ns")
-    checks.append(Check(name="clocks", value="offset not known" if offset is None else f"offset {format_duration(offset)} between workers"))
-    return checks
+    return Check(name="connects", value=value)
+
+
+def _parts(saved: SavedRun, order: Times, sent: Times, done: Times) -> list[Check]:
+    """The server's own parts of the time must fit into the round trip that the client saw."""
+    total = np.zeros(len(sent), np.int64)
+    told = np.zeros(len(sent), bool)
+    for name in _PARTS:
+        part = _optional(saved, name, order)
+        told |= part >= 0
+        total += np.clip(part, 0, 2**59)
+    judged = told & (sent >= 0) & (done >= 0)
+    if not judged.any():
+        return []
+    excess = int((total[judged] > (done - sent)[judged] + _PARTS_EXCESS_NS).sum())
+    value = f"told by {int(judged.sum())} answers, {excess} of them more than the round trip by over {format_duration(_PARTS_EXCESS_NS)}"
+    problem = None
+    if excess > _MAX_EXCESS * judged.sum():
+        problem = (
+            f"{excess} of {int(judged.sum())} answers tell parts (Server-Timing) that add up to more than their round trip: "
+            "the server's clock or its parts are wrong, so no part may be used; mend the server, or leave the parts out"
+        )
+    return [Check(name="server timing", value=value, problem=problem)]
 
 
 def _ends(rows: Any) -> tuple[dict[str, int], dict[str, int]]:
@@ -322,6 +340,22 @@ def _numbers(rows: Any, name: str, order: Times) -> Times:
         return np.empty(0, np.int64)
     values: Times = rows.column(name).fill_null(-1).to_numpy()
     return values[order]
+
+
+def _optional(saved: SavedRun, name: str, order: Times) -> Times:
+    """A column that not every run has, in the order of seq; -1 where it is null or was not recorded."""
+    try:
+        rows = saved.table("requests", [name])
+    except BenchError:
+        rows = None
+    return np.full(len(order), -1, np.int64) if rows is None else _numbers(rows, name, order)
+
+
+def _equal(column: Any, text: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    import pyarrow.compute as pc
+
+    equal: np.ndarray[Any, np.dtype[np.bool_]] = pc.fill_null(pc.equal(column, text), False).to_numpy()
+    return equal
 
 
 def _whole(value: float | None) -> int | None:

@@ -26,7 +26,9 @@ def verdict(summary: ExperimentSummary) -> str:
         more = f" (and {len(summary.invalid) - 1} more)" if len(summary.invalid) > 1 else ""
         return f"Not valid, so no number here may be used: {summary.invalid[0]}{more}."
     where = f"On {summary.device}, " if summary.device else ""
-    parts = [_against(comparison, summary) for comparison in summary.comparisons] or [_alone(arm, summary) for arm in summary.arms]
+    parts = [_against(comparison, summary, number == 0) for number, comparison in enumerate(summary.comparisons)] or [
+        _alone(arm, summary) for arm in summary.arms
+    ]
     count = summary.missing_runs
     missing = f" {count} {'run is' if count == 1 else 'runs are'} missing." if count else ""
     text = where + "; ".join(parts)
@@ -59,7 +61,7 @@ def _alone(arm: ArmSummary, summary: ExperimentSummary) -> str:
     return f"{arm.name} has a {name} response time of {format_duration(value)} {when}{_tail_words(arm)}{_recovery_words(arm)}{attained}"
 
 
-def _against(comparison: ArmComparison, summary: ExperimentSummary) -> str:
+def _against(comparison: ArmComparison, summary: ExperimentSummary, with_tail: bool) -> str:
     first, second = (next(arm for arm in summary.arms if arm.name == name) for name in (comparison.first, comparison.second))
     p99 = comparison.p99
     if p99 is None:
@@ -81,7 +83,21 @@ def _against(comparison: ArmComparison, summary: ExperimentSummary) -> str:
     if comparison.resident_bytes is not None:
         more = "more" if comparison.resident_bytes >= 0 else "less"
         memory = f"; {second.name} holds {format_size(abs(comparison.resident_bytes))} {more} memory"
-    return f"{typical}, {p99.ratio:.3g}x ({interval}){_tail_words(first, named=True)}{memory}"
+    if p99.ratio < 1:  # a reader takes "20 times lower" in at once, and "0.05x" not
+        low, high = 1 / p99.ratio_interval.high, 1 / p99.ratio_interval.low
+        times = f"{1 / p99.ratio:.3g} times lower (95 % interval {low:.3g} to {high:.3g} times, {spikes} spikes)"
+    else:
+        times = f"{p99.ratio:.3g} times higher ({interval})"
+    return f"{typical}, {times}{_slo_words(first, second, summary)}{_tail_words(first, named=True) if with_tail else ''}{memory}"
+
+
+def _slo_words(first: ArmSummary, second: ArmSummary, summary: ExperimentSummary) -> str:
+    shares = [
+        found.attainment for arm in (first, second) for found in [arm.share(None)] if found is not None and found.attainment is not None
+    ]
+    if len(shares) < 2:
+        return ""
+    return f"; {shares[0]:.1%} against {shares[1]:.1%} of all arrivals are answered within {format_duration(summary.slo_ns)}"
 
 
 def _steady(first: ArmSummary, second: ArmSummary) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.cli import burst, check, coldstart, engines, environment, inspection, load, models, notebook, report, serve  # noqa: F401  (each adds its commands)
+from bench.cli import burst, check, coldstart, engines, environment, inspection, load, models, notebook, report, scenario, serve  # noqa: F401  (they add commands)
 from bench.cli.app import app
 from bench.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, BenchError, describe_defect, one_sentence
 

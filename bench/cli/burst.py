@@ -17,6 +17,7 @@ from bench.errors import BenchError, InvalidRun
 if TYPE_CHECKING:
     from bench.analysis.experiment import ExperimentSummary
     from bench.engine.resolve import BuildOptions
+    from bench.experiment.arms import Arm
     from bench.experiment.conduct import Setup
     from bench.experiment.plan import PlannedRun
     from bench.records import RunFolder
@@ -36,6 +37,16 @@ class Burst:
     spikes: int = 20
     blocks: int = 5
     seed: int = 1
+    first_contact: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Servers that are already there, and what they are asked for."""
+
+    arms: tuple[Arm, ...]
+    model: str
+    shape: str | None
 
 
 @app.command()
@@ -56,6 +67,9 @@ def burst(
     slo: Annotated[str | None, typer.Option(metavar="TIME", help="Response time that counts as good.")] = None,
     deadline: Annotated[str, typer.Option(metavar="TIME", help="When an arrival without an answer is a timeout.")] = "30s",
     calibrate: Annotated[str, typer.Option(metavar="TIME", help="How long the capacity of each arm is measured.")] = "3s",
+    first_contact: Annotated[
+        bool, typer.Option("--first-contact", help="One more block, in which a spike is the first that a ready server gets.")
+    ] = False,
     results: options.Results = Path("results"),
     resume: Annotated[Path | None, typer.Option(metavar="EXPERIMENT", help="Go on with an interrupted experiment.")] = None,
     force: Annotated[bool, typer.Option(help="Run although another experiment runs on this machine.")] = False,
@@ -64,6 +78,11 @@ def burst(
     shape: options.Shape = None,
     values: options.Input = None,
     name: options.Name = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URL", help="An arm whose server is already there, instead of an engine; repeatable. Needs --name."),
+    ] = None,
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Let --target be on another host.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the arrivals and of the order of the arms.")] = 1,
     trust: options.Trust = None,
     as_json: options.AsJson = False,
@@ -76,6 +95,8 @@ def burst(
     Examples: bench burst resnet50 --arms cold-load,warm-pool:pool=2 --spikes 20 --slo 500ms
 
     bench burst tiny --arms warm-pool,warm-pool:pool=2,lazy --base 50 --peak 400 --hold 1s --rest 3s
+
+    bench burst --target ours=http://127.0.0.1:8000 --target triton=http://127.0.0.1:9000 --name resnet50 --base 5 --peak 20
     """
     from bench.engine.resolve import BuildOptions, cache_folder
     from bench.experiment.conduct import only_one, reopen
@@ -85,6 +106,7 @@ def burst(
         with stop_on_sigterm(), only_one(force, cache_folder()):
             _go_on(*reopen(resume), as_json=as_json)
         return
+    there = _targets(target, allow_remote, name, shape or [], values or []) if target else None
     given = BuildOptions.from_flags(runtime=runtime, optimize=optimize, name=name, shapes=shape or [], inputs=values or [], seed=0)
     load = Burst(
         base=base,
@@ -97,8 +119,20 @@ def burst(
         spikes=spikes,
         blocks=blocks,
         seed=seed,
+        first_contact=first_contact,
     )
-    run_burst(subject, given, arms, load, results=results, trust=trust, force=force, as_json=as_json)
+    run_burst(subject, given, arms, load, results=results, trust=trust, force=force, as_json=as_json, there=there)
+
+
+def _targets(texts: list[str], allow_remote: bool, name: str | None, shapes: list[str], values: list[str]) -> Targets:
+    from bench.experiment.arms import parse_targets
+
+    arms = tuple(parse_targets(texts, allow_remote=allow_remote))
+    if name is None:
+        raise BenchError("--target needs to know which model to ask for: name it with --name")
+    if values:
+        raise BenchError("--input is for engines that are built here; a server that is already there gets seeded random values")
+    return Targets(arms=arms, model=name, shape=",".join(one.replace("=", ":", 1) for one in shapes) or None)
 
 
 def run_burst(
@@ -111,14 +145,16 @@ def run_burst(
     trust: Path | None = None,
     force: bool = False,
     as_json: bool = False,
+    there: Targets | None = None,
 ) -> None:
-    """A whole experiment: engine, calibration, blocks, summary, report. Raises BenchError, InvalidRun."""
+    """A whole experiment: engine, calibration, blocks, summary, report; against servers that are `there` already where
+    given, instead of `subject` and `arms`. Raises BenchError, InvalidRun."""
     from bench.engine.resolve import cache_folder
     from bench.experiment.conduct import only_one
     from bench.subprocesses import stop_on_sigterm
 
     with stop_on_sigterm(), only_one(force, cache_folder()):
-        _go_on(*_prepare(subject, build, arms, load, results, trust), as_json=as_json)
+        _go_on(*_prepare(subject, build, arms, load, results, trust, there), as_json=as_json)
 
 
 def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_json: bool) -> None:
@@ -161,24 +197,35 @@ def conclude(path: Path, *, as_json: bool) -> ExperimentSummary | None:
 
 
 def _prepare(
-    subject: str, build: BuildOptions, arms_text: str, load: Burst, results: Path, trust: Path | None
+    subject: str, build: BuildOptions, arms_text: str, load: Burst, results: Path, trust: Path | None, there: Targets | None
 ) -> tuple[RunFolder, Setup, list[PlannedRun]]:
     """Check everything, build the engine, calibrate, and make the experiment's folder with its whole plan."""
     from bench import environment
     from bench.cli.progress import steps
+    from bench.engine.manifest import read_manifest
     from bench.engine.resolve import resolve_engine
     from bench.experiment import plan
     from bench.experiment.arms import parse_arms
     from bench.experiment.calibration import Capacity
-    from bench.experiment.conduct import Setup, calibrate, start_experiment
+    from bench.experiment.conduct import Setup, calibrate, start_experiment, try_settings
     from bench.records import RunFolder, new_run_id
     from bench.units import parse_duration_ns
 
-    arms = parse_arms(arms_text)
+    arms = parse_arms(arms_text) if there is None else list(there.arms)
     hold_ns, rest_ns = parse_duration_ns(load.hold, "--hold"), parse_duration_ns(load.rest, "--rest")
     calibrate_ns = parse_duration_ns(load.calibrate, "--calibrate")
     slo_ns = None if load.slo is None else parse_duration_ns(load.slo, "--slo")
-    parse_duration_ns(load.deadline, "--deadline")
+    for flag, ns in (
+        ("--hold", hold_ns),
+        ("--rest", rest_ns),
+        ("--calibrate", calibrate_ns),
+        ("--slo", slo_ns),
+        ("--deadline", parse_duration_ns(load.deadline, "--deadline")),
+    ):
+        if ns is not None and ns <= 0:
+            raise BenchError(f"{flag} is {ns}, and must be above 0")
+    if load.seed < 0:
+        raise BenchError(f"--seed is {load.seed}, and must be at least 0")
     count, blocks, seed = load.spikes, load.blocks, load.seed
     rates = (load.base, load.peak)
     for text, flag in zip(rates, ("--base", "--peak"), strict=True):
@@ -186,16 +233,22 @@ def _prepare(
     if not 1 <= blocks <= count:
         raise BenchError(f"--spikes {count} cannot be split into --blocks {blocks}: each block needs a spike")
     RunFolder.check_writable(results)
-    with steps(f"burst of {subject}") as progress:
-        engine = resolve_engine(subject, build, progress)
-        capacities: dict[str, Capacity] = {}
-        if plan.needs_calibration(*rates):
+    capacities: dict[str, Capacity] = {}
+    if there is not None and plan.needs_calibration(*rates):
+        raise BenchError("--target takes --base and --peak in requests a second: a server that is not ours is not calibrated")
+    with steps(f"burst of {subject if there is None else there.model}") as progress:
+        engine = resolve_engine(subject, build, progress) if there is None else None
+        if engine is not None:
+            try_settings(engine, arms, trust=trust, progress=progress)
+        if engine is not None and plan.needs_calibration(*rates):
             capacities = calibrate(engine, arms, duration_s=calibrate_ns / 1e9, trust=trust, progress=progress)
             for arm, capacity in capacities.items():
                 progress(f"{arm}: {capacity.rate_per_s:.3g} requests/s ({capacity.requests} requests, {capacity.senders} senders)")
     base_per_s, peak_per_s = (plan.parse_rate(t, f, capacities) for t, f in zip(rates, ("--base", "--peak"), strict=True))
     setup = Setup(
         engine_dir=engine,
+        model=read_manifest(engine).name if engine is not None else there.model if there is not None else "",
+        shape=None if there is None else there.shape,
         arms=tuple(arms),
         spikes=plan.Spikes(
             base_per_s=base_per_s, peak_per_s=peak_per_s, hold_ns=hold_ns, rest_ns=rest_ns, count=count, blocks=blocks, seed=seed
@@ -204,8 +257,11 @@ def _prepare(
         deadline=load.deadline,
         trust=trust,
         timeout_s=600.0 + count * (hold_ns + rest_ns) / 1e9 * 3,
+        first_contact=load.first_contact,
     )
     found = environment.collect(results)
     facts = {**environment.to_json(found), "warnings": environment.warnings(found)}
-    folder, planned = start_experiment(results, new_run_id("burst", Path(subject).stem), setup, capacities, facts, sys.argv)
+    name = Path(subject).stem if there is None else there.model
+    command = ["bench", *sys.argv[1:]]
+    folder, planned = start_experiment(results, new_run_id("burst", name), setup, capacities, facts, command)
     return folder, setup, planned

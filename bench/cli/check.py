@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench.cli.app import app
 from bench.errors import EXIT_FINE, EXIT_GATE_MISSED, EXIT_INVALID_RUN, BenchError
+
+if TYPE_CHECKING:
+    from bench.analysis.validity import Validity
 
 
 @app.command(
@@ -37,9 +40,18 @@ def check(
 
     slos = [parse_slo(text) for text in slo or []]
     check_goodput(goodput, slos)
-    checked = [(path, check_run(path)) for path in runs_of(run)]
     missing = missing_runs(run)
-    valid = all(validity.valid for _, validity in checked) and not missing
+    checked: list[tuple[Path, Validity]] = []
+    damaged: list[BenchError] = []
+    paths = runs_of(run)
+    for path in paths:
+        try:
+            checked.append((path, check_run(path)))
+        except BenchError as error:
+            if len(paths) == 1 and not missing:
+                raise
+            damaged.append(error)  # the other runs of the experiment can be checked all the same
+    valid = all(validity.valid for _, validity in checked) and not missing and not damaged
     results: list[LoadGateResult] = []
     if valid and (slos or goodput is not None):
         results = _judge(run, slos, goodput, arm or [])
@@ -48,12 +60,16 @@ def check(
         gates = [{"gate": one.gate, "arm": one.arm, "measured": one.measured, "passed": one.passed} for one in results]
         print(
             json.dumps(
-                {"valid": valid, "missing_runs": missing, "runs": found, "gates": gates} if slos or goodput is not None else found, indent=2
+                {"valid": valid, "missing_runs": len(missing), "runs": found, "gates": gates} if slos or goodput is not None else found,
+                indent=2,
             )
         )
     else:
         if missing:
-            print(f"{run}: INVALID: {missing} runs of the experiment are missing; go on with it: bench burst --resume {run}")
+            which = f"{len(missing)} runs of the experiment are missing ({_some(missing)})"
+            print(f"{run}: INVALID: {which}; go on with it: bench burst --resume {run}")
+        for damage in damaged:
+            print(f"{run}: INVALID: {damage}")
         for path, validity in checked:
             print(describe(path, validity))
         for result in results:
@@ -61,6 +77,10 @@ def check(
     if not valid:
         raise typer.Exit(EXIT_INVALID_RUN)
     raise typer.Exit(EXIT_FINE if all(result.passed for result in results) else EXIT_GATE_MISSED)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _judge(run: Path, slos: list[Any], goodput: float | None, names: list[str]) -> list[Any]:

@@ -116,7 +116,7 @@ def coldstart(
 @app.command()
 def demo(
     model: Annotated[str, typer.Argument(metavar="[NAME|MODEL]", help="What to show it with.")] = "resnet50",
-    trials: Annotated[int, typer.Option(help="Trials of each level.")] = 8,
+    trials: Annotated[int, typer.Option(help="Trials of each level.")] = 6,
     results: options.Results = Path("results"),
 ) -> None:
     """Show what this is in under three minutes: take a cold start apart, then let spikes hit a cold and a warm server.
@@ -170,7 +170,7 @@ def run_coldstart(
     plan = Plan(variants=variants, levels=chosen, trials=trials, seed=seed, python=python, trust=trust, timeout_s=timeout_s)
     found = environment.collect(results)
     facts = {**environment.to_json(found), "warnings": environment.warnings(found)}
-    folder = start_run(results, new_run_id("coldstart", Path(subject).stem), plan, facts, sys.argv)
+    folder = start_run(results, new_run_id("coldstart", Path(subject).stem), plan, facts, ["bench", *sys.argv[1:]])
     finished = False
     try:
         with bar("cold starts") as show:

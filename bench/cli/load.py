@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 64
+_CENTURY_NS = 100 * 366 * 86_400 * 10**9
 
 Out = Annotated[Path, typer.Option("-o", "--out", help="The Parquet file to write.", show_default=False)]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is drawn.")]
@@ -122,10 +123,21 @@ def trace_command(
         columns=kept,
         max_bad_share=max_bad,
     )
+    if spread is None and scale_time is None and _in_whole_seconds(schedule):
+        typer.echo(
+            "warning: the times are whole seconds, so that all arrivals of a second come at once; --spread 1s draws each from its second",
+            err=True,
+        )
     if not as_json:
         for line in _how_it_was_read(schedule.provenance):
             typer.echo(line)
     _finish(schedule, out, title=f"{file.name}  {schedule.provenance['format']}", plot=plot, force=force, as_json=as_json, more={})
+
+
+def _in_whole_seconds(schedule: Schedule) -> bool:
+    """Whether the trace's clock ticks in seconds, with several arrivals in one tick."""
+    times = schedule.intended_ns
+    return bool((times % 10**9 == 0).all() and (times[1:] == times[:-1]).any() and times[-1] > 0)
 
 
 def _steps(
@@ -152,6 +164,8 @@ def _window(text: str) -> tuple[int, int | None]:
         raise BenchError(f"--window {text!r} is not START:END: write it such as 10m:20m, 10m: or :1h")
     first = parse_duration_ns(start, "--window start") if start else 0
     last = parse_duration_ns(end, "--window end") if end else None
+    if max(first, last or 0) > _CENTURY_NS:
+        raise BenchError(f"--window {text!r} reaches beyond a century")
     if last is not None and last <= first:
         raise BenchError(f"--window {text!r} ends before it starts")
     return first, last
@@ -161,6 +175,8 @@ def _above_zero(text: str, option: str) -> int:
     value = parse_duration_ns(text, option)
     if value <= 0:
         raise BenchError(f"{option} is {text} and must be above 0")
+    if value > _CENTURY_NS:
+        raise BenchError(f"{option} is {text}, which is longer than a century")
     return value
 
 

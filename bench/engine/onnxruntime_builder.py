@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import BuildDetails, cpu_device, relative_error
+from bench.engine.onnxruntime_library import import_onnxruntime
 from bench.engine.precision import count_nodes
 from bench.engine.request import BuildRequest, Built, Progress, TensorrtOptions, Work
 from bench.engine.source import SourceModel
@@ -108,14 +109,11 @@ def parity_error(
 
 def runtime_version() -> str:
     """ONNX Runtime's version, as manifests keep it."""
-    import onnxruntime
-
-    return str(onnxruntime.__version__)
+    return str(import_onnxruntime().__version__)
 
 
 def _session(path: Path, level: str, what: str, save_to: Path | None = None, split_weights: bool = False) -> Any:
-    import onnxruntime
-
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what matters of it is in the exception
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, _GRAPH_LEVEL[level])

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from bench.errors import BenchError
+from bench.units import parse_duration_ns
 
+TARGET = "target"
 MODES = ("cold-load", "lazy", "warm-pool", "elastic")
+_TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SHARINGS = ("engine", "copy")
 # An arm's key -> the server's flag.
 _FLAGS = {
     "pool": "--pool-size",
@@ -33,6 +40,11 @@ class Arm:
         """The server's command line for this arm."""
         flags = [f"--mode={self.mode}", *(f"{_FLAGS[key]}={value}" for key, value in self.options.items())]
         return flags + [f"--set={key}={value}" for key, value in self.settings.items()]
+
+    @property
+    def url(self) -> str | None:
+        """Where the server already is; None for one that is started for every block."""
+        return self.options.get("url") if self.mode == TARGET else None
 
     @property
     def concurrency(self) -> int:
@@ -64,6 +76,31 @@ def parse_arms(text: str) -> list[Arm]:
     return arms
 
 
+def parse_targets(texts: Sequence[str], *, allow_remote: bool) -> list[Arm]:
+    """`ours=http://127.0.0.1:8000`: an arm whose server is already there. Raises BenchError, also for an address of
+    another host, because load on a server of somebody else is an attack, unless `allow_remote`."""
+    arms = []
+    for text in texts:
+        name, separator, url = text.partition("=")
+        host = urlsplit(url).hostname
+        if not separator or not _TARGET_NAME.fullmatch(name) or not url.startswith(("http://", "https://")) or host is None:
+            raise BenchError(f"--target {text!r} is not NAME=URL, such as ours=http://127.0.0.1:8000")
+        if not allow_remote and not _is_loopback(host):
+            raise BenchError(f"--target {text!r} is another host: load only what is yours, and say so with --allow-remote")
+        arms.append(Arm(name=name, mode=TARGET, options={"url": url.rstrip("/")}, settings={}))
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names):
+        raise BenchError(f"--target: the name {next(n for n in names if names.count(n) > 1)} is there twice")
+    return arms
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
     options: dict[str, str] = {}
     settings: dict[str, str] = {}
@@ -72,8 +109,18 @@ def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
         if not separator or not value:
             raise BenchError(f"--arms {text!r}: {pair!r} is not KEY=VALUE")
         (options if key in _FLAGS else settings)[key] = value
-    for key in ("pool", "min", "max"):
-        if key in options and not options[key].isdigit():
-            raise BenchError(f"--arms {text!r}: {key}={options[key]} is not a whole number")
+    for key, least in (("pool", 1), ("min", 0), ("max", 1), ("queue", 0)):
+        value = options.get(key, "1")
+        if not (value.isascii() and value.isdigit()):
+            raise BenchError(f"--arms {text!r}: {key}={value} is not a whole number")
+        if int(value) < least:
+            raise BenchError(f"--arms {text!r}: {key} is {value}, and must be at least {least}")
+    if mode == "elastic" and int(options.get("min", 1)) > int(options.get("max", 4)):
+        raise BenchError(f"--arms {text!r}: min is above max")
+    if options.get("sharing", _SHARINGS[0]) not in _SHARINGS:
+        raise BenchError(f"--arms {text!r}: sharing={options['sharing']} is not one of {', '.join(_SHARINGS)}")
+    for key, least in (("idle", 0), ("acquire", 1)):
+        if key in options and parse_duration_ns(options[key], f"--arms {text!r}: {key}") < least:
+            raise BenchError(f"--arms {text!r}: {key} must be above 0")
     name = mode + "".join(f"-{key}{value}" for key, value in [*options.items(), *settings.items()])
     return Arm(name=name, mode=mode, options=options, settings=settings)

@@ -35,15 +35,19 @@ _SETTLE_S = 0.5  # between the end of one server and the start of the next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What all runs of an experiment share."""
+    """What all runs of an experiment share. engine_dir: None where all arms are servers that are already there; then
+    they are asked for `model`, with inputs of `shape` (as the scenarios take it; None: as the server declares it)."""
 
-    engine_dir: Path
+    engine_dir: Path | None
+    model: str
+    shape: str | None = None
     arms: tuple[Arm, ...]
     spikes: Spikes
     slo_ns: int | None
     deadline: str
     trust: Path | None
     timeout_s: float
+    first_contact: bool = False
 
 
 @contextlib.contextmanager
@@ -81,15 +85,25 @@ def calibrate(
     return found
 
 
+def try_settings(engine_dir: Path, arms: Sequence[Arm], *, trust: Path | None, progress: Callable[[str], None]) -> None:
+    """Start a server once with each arm's runtime settings: only the runtime knows which ones it has, and an experiment
+    that finds out in its first block has been begun for nothing. Raises BenchError."""
+    for arm in {tuple(arm.settings.items()): arm for arm in arms if arm.settings}.values():
+        progress(f"trying {arm.name}")
+        loading = Arm(name=arm.name, mode="warm-pool", options={}, settings=arm.settings)  # a lazy one would load nothing yet
+        with _start_server(engine_dir, loading, trust, None) as server:
+            server.wait_ready()
+
+
 def start_experiment(
     results: Path, run_id: str, setup: Setup, capacities: Mapping[str, Capacity], environment: Mapping[str, Any], command: Sequence[str]
 ) -> tuple[RunFolder, list[PlannedRun]]:
     """Make the folder and write the whole plan into its `run.json`, and the schedule of every block."""
     import bench
 
-    planned = plan_runs(setup.spikes, setup.arms)
+    planned = plan_runs(setup.spikes, setup.arms, first_contact=setup.first_contact)
     folder = RunFolder.create(results, run_id)
-    manifest = read_manifest(setup.engine_dir)
+    manifest = None if setup.engine_dir is None else read_manifest(setup.engine_dir)
     folder.write_json(
         "run.json",
         {
@@ -100,9 +114,11 @@ def start_experiment(
             "clock": wall_anchor(),
             "coldburst_version": bench.__version__,
             "command": list(command),
-            "engine": json.loads(manifest.to_json()),
-            "engine_dir": str(setup.engine_dir.resolve()),
-            "title": manifest.title,
+            "engine": {} if manifest is None else json.loads(manifest.to_json()),
+            "engine_dir": None if setup.engine_dir is None else str(setup.engine_dir.resolve()),
+            "model": setup.model,
+            "shape": setup.shape,
+            "title": f"{setup.model}, on servers that were already there" if manifest is None else manifest.title,
             "arms": [dataclasses.asdict(arm) for arm in setup.arms],
             "capacities": {name: dataclasses.asdict(capacity) for name, capacity in capacities.items()},
             "spikes": dataclasses.asdict(setup.spikes),
@@ -116,7 +132,7 @@ def start_experiment(
     (folder.path / _SCHEDULES).mkdir()
     (folder.path / RUNS).mkdir()
     for run in {run.block: run for run in planned}.values():
-        process = parse_arrivals(setup.spikes.arrivals_text(run.spikes))
+        process = parse_arrivals(setup.spikes.arrivals_text(run.spikes, first_contact=run.first_contact))
         write_schedule(process.schedule(run.schedule_seed), folder.path / _SCHEDULES / f"{run.block:02d}.parquet")
     return folder, planned
 
@@ -130,7 +146,9 @@ def reopen(path: Path) -> tuple[RunFolder, Setup, list[PlannedRun]]:
         raise BenchError(f"{path} is not an interrupted experiment: --resume takes a folder that ends in .partial")
     run = saved.run
     setup = Setup(
-        engine_dir=Path(run["engine_dir"]),
+        engine_dir=None if run["engine_dir"] is None else Path(run["engine_dir"]),
+        model=run["model"],
+        shape=run["shape"],
         arms=tuple(Arm(**arm) for arm in run["arms"]),
         spikes=Spikes(**run["spikes"]),
         slo_ns=run["slo_ns"],
@@ -138,7 +156,7 @@ def reopen(path: Path) -> tuple[RunFolder, Setup, list[PlannedRun]]:
         trust=None,
         timeout_s=run["timeout_s"],
     )
-    if json.loads(read_manifest(setup.engine_dir).to_json()) != run["engine"]:
+    if setup.engine_dir is not None and json.loads(read_manifest(setup.engine_dir).to_json()) != run["engine"]:
         raise BenchError(f"{setup.engine_dir} is another engine than the one that {path} began with; start a new experiment")
     return RunFolder(saved.path, run["run_id"]), setup, [PlannedRun(**planned) for planned in run["order"]]
 
@@ -151,7 +169,11 @@ def conduct(folder: RunFolder, setup: Setup, planned: Sequence[PlannedRun], prog
     for number, run in enumerate(planned):
         if (folder.path / RUNS / run.folder).exists():
             continue
-        progress(number, len(planned), f"block {run.block + 1} of {setup.spikes.blocks}, {run.arm}")
+        progress(
+            number,
+            len(planned),
+            f"{'first contact' if run.first_contact else f'block {run.block + 1} of {setup.spikes.blocks}'}, {run.arm}",
+        )
         _conduct_one(folder.path, setup, arms[run.arm], run)
         time.sleep(_SETTLE_S)
     progress(len(planned), len(planned), "done")
@@ -160,6 +182,16 @@ def conduct(folder: RunFolder, setup: Setup, planned: Sequence[PlannedRun], prog
 def _conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> None:
     workplace = experiment / RUNS / f"{run.folder}.partial"
     workplace.mkdir()
+    if arm.url is not None or setup.engine_dir is None:
+        assert arm.url is not None
+        made = _run_locust(arm.url, experiment / _SCHEDULES / f"{run.block:02d}.parquet", workplace, setup)
+        record = json.loads((made / "run.json").read_text("utf-8")) | {
+            "arm": arm.name,
+            "block": run.block,
+            "setup": dataclasses.asdict(arm),
+        }
+        _keep(made, record, experiment / RUNS / run.folder, workplace)
+        return
     timeline = workplace / "timeline.jsonl"
     with _start_server(setup.engine_dir, arm, setup.trust, timeline, setup.timeout_s) as server:
         server.wait_ready()
@@ -172,10 +204,15 @@ def _conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> N
     manifest = read_manifest(setup.engine_dir)
     record |= {"arm": arm.name, "block": run.block, "setup": dataclasses.asdict(arm), "server": {**times, "flags": arm.flags()}}
     record |= {"title": manifest.title, "engine": json.loads(manifest.to_json())}
-    (made / "run.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
     _, samples = read_server_timeline(timeline, zero_ns=record["start_monotonic_ns"])
     pq.write_table(samples, made / "timeline.parquet", compression="zstd")
-    made.rename(experiment / RUNS / run.folder)
+    _keep(made, record, experiment / RUNS / run.folder, workplace)
+
+
+def _keep(made: Path, record: Mapping[str, Any], place: Path, workplace: Path) -> None:
+    """Give the finished run its place in the experiment; it is there as a whole or not at all."""
+    (made / "run.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    made.rename(place)
     shutil.rmtree(workplace)
 
 
@@ -196,12 +233,15 @@ def _run_locust(url: str, schedule: Path, workplace: Path, setup: Setup) -> Path
         f"--host={url}",
         f"--schedule={schedule.resolve()}",
         f"--results={workplace.resolve()}",
-        f"--probe={setup.engine_dir.resolve()}",
-        f"--model={read_manifest(setup.engine_dir).name}",
+        f"--model={setup.model}",
         f"--deadline={setup.deadline}",
         "--loglevel=WARNING",
         "--only-summary",
     ]
+    if setup.engine_dir is not None:
+        arguments.append(f"--probe={setup.engine_dir.resolve()}")
+    elif setup.shape is not None:
+        arguments.append(f"--shape={setup.shape}")
     if setup.slo_ns is not None:
         arguments.append(f"--slo={setup.slo_ns}ns")
     with Child(module_command("locust", *arguments), child_environment(), dies_with_us=True) as locust:

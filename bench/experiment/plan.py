@@ -32,27 +32,31 @@ class Spikes:
         """How many spikes each block has: as even as possible."""
         return [self.count // self.blocks + (number < self.count % self.blocks) for number in range(self.blocks)]
 
-    def arrivals_text(self, spikes: int) -> str:
-        """The block's arrival process in the syntax of `bench schedule --arrivals`."""
-        return f"train:base={self.base_per_s:g},peak={self.peak_per_s:g},hold={self.hold_ns}ns,rest={self.rest_ns}ns,spikes={spikes}"
+    def arrivals_text(self, spikes: int, *, first_contact: bool = False) -> str:
+        """The block's arrival process in the syntax of `bench schedule --arrivals`; at first contact it begins with a spike."""
+        text = f"train:base={self.base_per_s:g},peak={self.peak_per_s:g},hold={self.hold_ns}ns,rest={self.rest_ns}ns,spikes={spikes}"
+        return f"{text},lead=0ns" if first_contact else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """One block of one arm. All arms of a block get the schedule of the block's seed."""
+    """One block of one arm. All arms of a block get the schedule of the block's seed. first_contact: the first requests
+    that the server ever gets are those of a spike."""
 
     block: int
     spikes: int
     schedule_seed: int
     arm: str
+    first_contact: bool = False
 
     @property
     def folder(self) -> str:
         return f"{self.block:02d}-{self.arm}"
 
 
-def plan_runs(spikes: Spikes, arms: Sequence[Arm]) -> list[PlannedRun]:
-    """All runs in order: block after block, the arms of each in an order drawn from the seed. Raises BenchError."""
+def plan_runs(spikes: Spikes, arms: Sequence[Arm], *, first_contact: bool = False) -> list[PlannedRun]:
+    """All runs in order: block after block, the arms of each in an order drawn from the seed; one block of first contact
+    at the end where it is asked for. Raises BenchError."""
     if spikes.count < 1 or not 1 <= spikes.blocks <= spikes.count:
         raise BenchError(f"{spikes.count} spikes cannot be split into {spikes.blocks} blocks: each block needs a spike")
     if not 0 < spikes.base_per_s < spikes.peak_per_s:
@@ -61,11 +65,12 @@ def plan_runs(spikes: Spikes, arms: Sequence[Arm]) -> list[PlannedRun]:
         raise BenchError("a spike needs a hold and a rest longer than 0")
     draw = random.Random(spikes.seed)
     runs = []
-    for block, count in enumerate(spikes.per_block()):
+    for block, count in enumerate([*spikes.per_block(), *([1] if first_contact else [])]):
         order = [arm.name for arm in arms]
         draw.shuffle(order)
         seed = draw.randrange(2**31)
-        runs += [PlannedRun(block=block, spikes=count, schedule_seed=seed, arm=arm) for arm in order]
+        last = block == spikes.blocks
+        runs += [PlannedRun(block=block, spikes=count, schedule_seed=seed, arm=arm, first_contact=last) for arm in order]
     return runs
 
 

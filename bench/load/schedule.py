@@ -102,7 +102,10 @@ def make_schedule(
     if extra is not None:
         for name in extra.column_names:
             # A trace may call a column what the schedule calls one of its own.
-            table = table.append_column(name if name not in OWN_COLUMNS else f"trace_{name}", extra.column(name))
+            kept = name if name not in OWN_COLUMNS else f"trace_{name}"
+            if kept in table.column_names or (kept != name and kept in extra.column_names):
+                raise BenchError(f"the trace has a column {name!r} which would be a second {kept!r}: leave one out with --columns")
+            table = table.append_column(kept, extra.column(name))
     schedule = Schedule(table=table, duration_ns=duration_ns, spikes=spikes, provenance=provenance)
     _check(schedule, "the schedule")
     return schedule
@@ -162,8 +165,8 @@ def read_schedule(path: Path) -> Schedule:
         version = about["schema_version"]
     except (ValueError, KeyError, TypeError):
         raise BenchError(f"{path} has damaged schedule metadata: write it again") from None
-    if version != SCHEMA_VERSION:
-        raise BenchError(f"{path} is a schedule of version {version}, this program reads version {SCHEMA_VERSION}: write it again")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise BenchError(f"{path} is a schedule of version {version!r}, this program reads version {SCHEMA_VERSION}: write it again")
     for name, kind in OWN_COLUMNS.items():
         if name not in table.column_names:
             raise BenchError(f"{path} has no column {name}: write it again")
@@ -172,9 +175,9 @@ def read_schedule(path: Path) -> Schedule:
         except pa.ArrowException:
             raise BenchError(f"{path} has {table.schema.field(name).type} in column {name}, not {kind}: write it again") from None
     try:
-        spikes = tuple(Spike(**spike) for spike in about["spikes"])
-        schedule = Schedule(table=table, duration_ns=int(about["duration_ns"]), spikes=spikes, provenance=dict(about["provenance"]))
-    except (KeyError, TypeError, ValueError):
+        spikes = tuple(_spike(**spike) for spike in about["spikes"])
+        schedule = Schedule(table=table, duration_ns=_whole(about["duration_ns"]), spikes=spikes, provenance=dict(about["provenance"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise BenchError(f"{path} has damaged schedule metadata: write it again") from None
     _check(schedule, str(path))
     return schedule
@@ -204,6 +207,17 @@ def _check(schedule: Schedule, where: str) -> None:
         *(known.index for known in schedule.spikes),
     }:
         raise BenchError(f"{where} has arrivals of a spike that its spike table does not know: write it again")
+
+
+def _spike(*, index: Any, start_ns: Any, end_ns: Any, peak_rate: Any) -> Spike:
+    return Spike(index=_whole(index), start_ns=_whole(start_ns), end_ns=_whole(end_ns), peak_rate=float(peak_rate))
+
+
+def _whole(value: Any) -> int:
+    """Raises TypeError where it is no whole number."""
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise TypeError
+    return value
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.int64]:

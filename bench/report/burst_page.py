@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from bench.analysis.subject import Subject
 
 _ALL = "all arrivals"
+_TWO_P99S = (
+    "P99 in spikes: of all their requests together, which the worst spikes make. The verdict's is that of a typical spike: of each spike, "
+    "then the geometric mean."
+)
 
 
 def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[Picture] = ()) -> Page:
@@ -32,9 +36,16 @@ def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[P
         caveats=summary.caveats,
         sentence=summary.sentence,
         main=arms_table(summary),
-        statements=tuple(describe_comparison(comparison) for comparison in summary.comparisons),
+        statements=(*map(describe_comparison, summary.comparisons), *_first_contact_lines(summary)),
         pictures=tuple(pictures),
-        tables=(_phases_table(summary), _ends_table(summary), _tail_table(summary), _recovery_table(summary), _backlog_table(summary)),
+        tables=(
+            _phases_table(summary),
+            _ends_table(summary),
+            _first_contact_table(summary),
+            _tail_table(summary),
+            _recovery_table(summary),
+            _backlog_table(summary),
+        ),
         checks=tuple(_checks_table(one.run, one.validity.checks) for one in summary.validity),
         facts=(
             *_load_facts(summary),
@@ -48,11 +59,13 @@ def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[P
 def arms_table(summary: ExperimentSummary) -> Table:
     """The main table: a column an arm, a row a question."""
     slo = f"answered within {format_duration(summary.slo_ns)}"
+    spiky = any(arm.phase("spike") is not None for arm in summary.arms)
+    main, where = ("spike", "in spikes") if spiky else (None, "of all arrivals")
     questions: list[tuple[str, Callable[[ArmSummary], str]]] = [
-        ("P99 in spikes", lambda arm: "unstable" if arm.unstable else _p99(arm, "spike")),
-        ("median in spikes", lambda arm: _percentile(arm, "spike", "p50")),
-        ("P99 outside spikes", lambda arm: "unstable" if arm.unstable else _base_p99(arm)),
-        ("P99 in spikes, uncorrected", lambda arm: "unstable" if arm.unstable else _percentile(arm, "spike", "p99", "round_trip")),
+        (f"P99 {where}", lambda arm: "unstable" if arm.unstable else _p99(arm, main)),
+        (f"median {where}", lambda arm: _percentile(arm, main, "p50")),
+        *([("P99 outside spikes", lambda arm: "unstable" if arm.unstable else _base_p99(arm))] if spiky else []),
+        (f"P99 {where}, uncorrected", lambda arm: "unstable" if arm.unstable else _percentile(arm, main, "p99", "round_trip")),
         *([(slo, lambda arm: _share(arm, "attainment"))] if summary.slo_ns is not None else []),
         *([("goodput", lambda arm: _rate(arm, "goodput_per_s"))] if summary.slo_ns is not None else []),
         ("no correct answer", lambda arm: _failed(arm)),
@@ -68,7 +81,8 @@ def arms_table(summary: ExperimentSummary) -> Table:
         ("runs", lambda arm: f"{arm.runs} of {arm.planned}"),
     ]
     rows = [(name, *(answer(arm) for arm in summary.arms)) for name, answer in questions]
-    notes = [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if arm.unstable]
+    notes = [_TWO_P99S] if summary.comparisons else []
+    notes += [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if arm.unstable]
     return Table(
         title="arms",
         header=("", *(arm.name for arm in summary.arms)),
@@ -156,6 +170,29 @@ def _ends_table(summary: ExperimentSummary) -> Table:
             "Shares of all arrivals. Failed: wrong, error or timeout; shed: refused by a full server; not sent: by the generator. "
             "Rates over the scheduled time."
         ),
+    )
+
+
+def _first_contact_lines(summary: ExperimentSummary) -> list[str]:
+    return [
+        f"first contact with {name}: P99 {p99} (largest {largest}; later spikes {later}), {loaded} of the arrivals waited for a load"
+        for name, _, _, p99, largest, later, loaded, _, _ in _first_contact_table(summary).rows
+    ]
+
+
+def _first_contact_table(summary: ExperimentSummary) -> Table:
+    rows = []
+    for one in summary.first_contact:
+        usual = next((arm.phase("spike") for arm in summary.arms if arm.name == one.arm), None)
+        found = one.latency.response
+        values = (found.p50, found.p99, found.maximum, usual.response.p99 if usual is not None else None)
+        shares = (_percent(one.loaded_share), _percent(one.share.attainment, 2), f"{1 - one.share.ok_share:.2%}")
+        rows.append((one.arm, f"{one.latency.arrivals:,}", *(format_duration(value) for value in values), *shares))
+    return Table(
+        title="First contact",
+        header=("arm", "arrivals", "P50", "P99", "largest", "P99 of later spikes", "waited for a load", "within SLO", "no correct answer"),
+        rows=tuple(rows),
+        note="A spike that was the first thing a ready server got, as a new replica would. One spike an arm, so there is no interval.",
     )
 
 
@@ -272,8 +309,8 @@ def _method(summary: ExperimentSummary) -> tuple[tuple[str, str], ...]:
         found += [
             (
                 "arms",
-                "Each block starts a fresh server for each arm and gives all the same schedule, in random order, so that a drift of the "
-                "machine meets all alike.",
+                ("Each block starts a fresh server for each arm and gives" if summary.device is not None else "Each block gives")
+                + " all arms the same schedule, in random order, so that a drift of the machine meets all alike.",
             ),
             (
                 "intervals",
@@ -285,7 +322,7 @@ def _method(summary: ExperimentSummary) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _p99(arm: ArmSummary, phase: str) -> str:
+def _p99(arm: ArmSummary, phase: str | None) -> str:
     found = arm.phase(phase)
     if found is None:
         return "-"
@@ -298,7 +335,7 @@ def _base_p99(arm: ArmSummary) -> str:
     return next((_p99(arm, name) for name in ("base", "steady", "rest") if arm.phase(name) is not None), "-")
 
 
-def _percentile(arm: ArmSummary, phase: str, name: str, kind: str = "response") -> str:
+def _percentile(arm: ArmSummary, phase: str | None, name: str, kind: str = "response") -> str:
     found = arm.phase(phase)
     return format_duration(getattr(getattr(found, kind), name)) if found is not None else "-"
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bench.analysis.phases import ColdStartSummary, LevelSummary, Spread, describe_comparison, requests_worth
 from bench.report.colours import PHASE_COLOURS
-from bench.units import format_duration, format_size
+from bench.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,7 +48,7 @@ def _levels_table(summary: ColdStartSummary) -> RenderableType:
             level.level,
             *_spread_cells(level.total),
             format_duration(level.before_inference.median) if level.level != "warm" else "-",
-            f"{worth:.3g}" if worth is not None else "-",
+            format_count(worth) if worth is not None else "-",
             format_size(level.resident_bytes),
             str(level.total.samples),
         )
@@ -79,7 +79,7 @@ def _phases_table(level: LevelSummary) -> RenderableType:
 
 def _matrix(summary: ColdStartSummary) -> RenderableType:
     """The median of each phase, side by side for all levels (the intervals are in summary.json)."""
-    table = _table("\nmedian of each phase, by level (* after the answer)")
+    table = _table("\nby level, medians (* after the answer)")
     table.add_column("phase", no_wrap=True, min_width=16)
     for level in summary.levels:
         table.add_column(f"{level.variant}\n{level.level}".strip(), justify="right", vertical="bottom", no_wrap=True)

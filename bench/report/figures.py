@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks about its font cache when it first runs on a machine
 
-_LABELLED_SHARE = 0.06  # a narrower part of a bar has no room for its name
+_CHARACTER_SHARE = 0.0095  # of the longest bar, that a letter of a label takes
 
 
 def waterfall(summary: ColdStartSummary, subject: str, target: Path | BinaryIO) -> None:
@@ -27,7 +27,7 @@ def waterfall(summary: ColdStartSummary, subject: str, target: Path | BinaryIO) 
 
 
 def waterfall_figure(summary: ColdStartSummary, title: str = "") -> Figure:
-    """One bar a level, its phases from left to right in the order in which they happen (medians, in ms)."""
+    """One bar a level: the trial with the median total, its phases from left to right in the order in which they happen (ms)."""
     levels = [level for level in summary.levels if level.level != "warm"] or list(summary.levels)
     height = 1.6 + 0.95 * len(levels)
     figure = Figure(figsize=(11, height), layout="constrained")
@@ -38,8 +38,8 @@ def waterfall_figure(summary: ColdStartSummary, title: str = "") -> Figure:
         _draw_level(axes, row, level, longest, shown)
     axes.set_yticks(range(len(levels)), [f"{level.variant}\n{level.level}".strip() for level in levels])
     axes.invert_yaxis()
-    axes.set_xlim(0, longest * 1.14)
-    axes.set_xlabel("time from the start of the trial to the first correct answer, ms (median of each phase)")
+    axes.set_xlim(0, longest * 1.2)
+    axes.set_xlabel("time from the start of the trial to the first correct answer, ms (the trial with the median total)")
     axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
@@ -56,20 +56,21 @@ def _draw_level(axes: Axes, row: int, level: LevelSummary, longest: float, shown
     for phase in level.phases:
         if not phase.in_total:
             continue
-        width = max(0.0, phase.spread.median / 1e6)
+        width = max(0.0, phase.typical_ns / 1e6)
         colour = PHASE_COLOURS.get(phase.name, "#777777")
         axes.barh(row, width, left=left, height=0.62, color=colour, edgecolor="white", linewidth=0.5)
         if width >= longest * 0.002:
             shown.setdefault(phase.name, colour)
-        if width >= longest * _LABELLED_SHARE:
-            text = f"{phase.name.replace('_', ' ')}\n{format_duration(phase.spread.median)}"
-            axes.text(left + width / 2, row, text, ha="center", va="center", fontsize=7.5, color=_ink(colour))
+        name, duration = phase.name.replace("_", " "), format_duration(phase.typical_ns)
+        if width >= longest * _CHARACTER_SHARE * max(len(name), len(duration)):
+            axes.text(left + width / 2, row, f"{name}\n{duration}", ha="center", va="center", fontsize=7.5, color=_ink(colour))
         left += width
-    axes.text(left + longest * 0.008, row, format_duration(level.total.median), va="center", fontsize=9, fontweight="bold")
+    label = f"{format_duration(left * 1e6)} ({level.total.samples} trials)"
+    axes.text(left + longest * 0.008, row, label, va="center", fontsize=8.5, fontweight="bold")
 
 
 def _end_ms(level: LevelSummary) -> float:
-    return max(level.total.median, sum(p.spread.median for p in level.phases if p.in_total)) / 1e6
+    return sum(max(0.0, phase.typical_ns) for phase in level.phases if phase.in_total) / 1e6
 
 
 def _ink(colour: str) -> str:

@@ -72,7 +72,10 @@ def _typical_spike(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> P
     _slo_line(axes, summary)
     _log_time_axis(axes)
     axes.set(xlabel="time since the spike began (s)", ylabel="response time")
-    axes.set_xlim(drawn[0][2].since_start_ns[0] / 1e9, drawn[0][2].since_start_ns[-1] / 1e9)
+    ends = [profile.since_start_ns[~np.isnan(profile.p50_ns)] for _, _, profile in drawn]
+    known = [times for times in ends if len(times)]
+    if known:  # where spikes come close, there is nothing to draw after the next one began
+        axes.set_xlim(min(times[0] for times in known) / 1e9, max(times[-1] for times in known) / 1e9)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=2.6)
     spikes = drawn[0][2].spikes
     return Picture(

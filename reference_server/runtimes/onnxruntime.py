@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.clock import now_ns
 from bench.engine.manifest import DATATYPES, Manifest, Tensor, axis_sizes, check_cpu, check_runtime_version
+from bench.engine.onnxruntime_library import import_onnxruntime
 from bench.errors import BenchError, EngineRefused
 from reference_server.phases import Phases
 from reference_server.runtimes import Answer, parse_options
@@ -131,8 +132,7 @@ class OrtRuntime:
 
     def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
         with phases.phase("library"):
-            import onnxruntime
-
+            onnxruntime = import_onnxruntime()
         with phases.phase("device"):
             onnxruntime.set_default_logger_severity(3)  # makes ONNX Runtime's process-wide environment
             self.version = onnxruntime.__version__
@@ -153,8 +153,7 @@ class OrtRuntime:
         *,
         trusted: bool = False,
     ) -> OrtEngine:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         check_runtime_version(manifest, onnxruntime.__version__)
         check_cpu(manifest)
         settings = parse_options(OrtOptions, options)

@@ -20,6 +20,8 @@ from scenarios.openloop.reply import BadReply, Reply
 _native_socket = monkey.get_original("socket", "socket")
 _READ, _WRITE = 1, 2
 _PIECE = 262_144
+_OPENING_AT_ONCE = 2
+_OPENING_STEP_S = 0.004
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -44,9 +46,25 @@ class Owner(Protocol):
 class Connection:
     """One keep-alive connection: idle, or carrying one request."""
 
-    __slots__ = ("_clock", "_owner", "_pool", "_reader", "_rest", "_writer", "number", "open", "reply", "socket", "used", "wrote")
+    __slots__ = (
+        "_asked_ns",
+        "_clock",
+        "_owner",
+        "_pool",
+        "_reader",
+        "_rest",
+        "_writer",
+        "connect_ns",
+        "connected",
+        "number",
+        "open",
+        "reply",
+        "socket",
+        "used",
+        "wrote",
+    )
 
-    def __init__(self, pool: Pool, owner: Owner, clock: Callable[[], int], native: Any, loop: Any) -> None:
+    def __init__(self, pool: Pool, owner: Owner, clock: Callable[[], int], native: Any, loop: Any, *, connected: bool) -> None:
         self._pool = pool
         self._owner = owner
         self._clock = clock
@@ -54,29 +72,37 @@ class Connection:
         self.reply = Reply()
         self.number = -1
         self.open = True
+        self.connected = connected
+        self.connect_ns = -1
+        """How long the request that it carries waited for this connection to be made; -1 where it was there already."""
+        self._asked_ns = 0
         self.used = False
         self.wrote = False
         self._rest: memoryview | None = None
         self._reader = loop.io(native.fileno(), _READ)
         self._writer = loop.io(native.fileno(), _WRITE)
         self._reader.start(self._readable)
+        if not connected:
+            self._writer.start(self._writable)
 
     def send(self, number: int, request: bytes) -> None:
         """Start to send. Raises ConnectFailed when not a byte could be taken and never will be."""
         self.number = number
         self.wrote = False
+        self.connect_ns = -1
         sent_ns = self._clock()
+        if not self.connected:
+            self._asked_ns = sent_ns
+            self._rest = memoryview(request)
+            return
         try:
             count = self.socket.send(request)
         except (BlockingIOError, InterruptedError):
             count = 0
         except OSError as error:
-            if error.errno == errno.ENOTCONN:
-                count = 0  # still connecting
-            else:
-                self.number = -1
-                self.close()
-                raise ConnectFailed(_reason(error)) from None
+            self.number = -1
+            self.close()
+            raise ConnectFailed(_reason(error)) from None
         if count:
             self.wrote = True
             self._owner.first_byte_sent(self, sent_ns)
@@ -95,6 +121,14 @@ class Connection:
             self._pool.closed(self)
 
     def _writable(self) -> None:
+        if not self.connected:
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self._broken(os.strerror(code))
+                return
+            self.connected = True
+            if self.number < 0:
+                self._pool.give_back(self)
         rest = self._rest
         if rest is None:
             self._writer.stop()
@@ -110,6 +144,8 @@ class Connection:
             return
         if not self.wrote:
             self.wrote = True
+            if self._asked_ns:
+                self.connect_ns, self._asked_ns = sent_ns - self._asked_ns, 0
             self._owner.first_byte_sent(self, sent_ns)
         if count == len(rest):
             self._rest = None
@@ -118,6 +154,13 @@ class Connection:
             self._rest = rest[count:]
 
     def _readable(self) -> None:
+        # The loop only prints what a callback raises, and the request would look as if no answer had come.
+        try:
+            self._read()
+        except Exception as error:
+            self._broken(f"the answer cannot be read ({type(error).__name__}: {error})"[:200])
+
+    def _read(self) -> None:
         try:
             data = self.socket.recv(_PIECE)
         except (BlockingIOError, InterruptedError):
@@ -184,14 +227,52 @@ class Pool:
         self.connections: set[Connection] = set()
         self.most_open = 0
         self.opened = 0
+        self._connecting: set[Connection] = set()
+        self._beforehand = 0
+        self._opener = loop.timer(_OPENING_STEP_S, repeat=_OPENING_STEP_S)
 
     def open_beforehand(self, count: int) -> None:
-        """Start `count` connections (or as many as the limit allows)."""
-        for _ in range(min(count, self.limit) - len(self.connections)):
-            self._idle.append(self._open())
+        """Begin to open `count` connections (or as many as the limit allows), a few at a time: a server may have a short
+        queue of connections, and one that overflows it is tried again only a second later. `opening` tells when it is done.
+
+        Raises LimitReached or ConnectFailed where not even one can be begun.
+        """
+        self._beforehand = min(count, self.limit)
+        if self._beforehand > len(self.connections):
+            self._connecting_or_idle(self._open())
+            self._opener.start(self._open_some)
+
+    @property
+    def opening(self) -> bool:
+        """Whether connections that were to be there beforehand are still missing."""
+        return self._beforehand > 0 and (len(self.connections) < self._beforehand or bool(self._connecting))
+
+    def open_no_more(self) -> None:
+        """The load begins: what is still connecting stays, nothing more is begun beforehand."""
+        self._beforehand = 0
+        self._opener.stop()
+
+    def _open_some(self) -> None:
+        missing = self._beforehand - len(self.connections)
+        if missing <= 0:
+            self._opener.stop()
+            return
+        for _ in range(min(missing, _OPENING_AT_ONCE - len(self._connecting))):
+            try:
+                self._connecting_or_idle(self._open())
+            except (LimitReached, ConnectFailed, OSError):
+                self.open_no_more()
+                return
+
+    def _connecting_or_idle(self, connection: Connection) -> None:
+        if connection.connected:
+            self._idle.append(connection)
+        else:
+            self._connecting.add(connection)
 
     def send(self, number: int, request: bytes) -> Connection:
-        """Send on the idle connection that rested longest (so that all are used in turn), or on a new one.
+        """Send on the idle connection that rested longest (so that all are used in turn), or on a new one; where the limit
+        leaves no new one, on one that is still being made.
 
         One that the server closed under us is passed over: nothing was sent on it. Raises LimitReached or ConnectFailed.
         """
@@ -204,25 +285,35 @@ class Pool:
                 except ConnectFailed:
                     continue
                 return connection
-        connection = self._open()
+        try:
+            connection = self._open()
+        except LimitReached:
+            if not self._connecting:
+                raise
+            connection = self._connecting.pop()
         connection.send(number, request)
         return connection
 
     def refill(self, count: int) -> None:
         """Replace connections that the server let go, a few at a time, so that a spike finds them open."""
-        for _ in range(min(8, min(count, self.limit) - len(self.connections))):
+        for _ in range(min(8 - len(self._connecting), min(count, self.limit) - len(self.connections))):
             try:
-                self._idle.append(self._open())
+                self._connecting_or_idle(self._open())
             except (LimitReached, ConnectFailed):
                 return
 
     def give_back(self, connection: Connection) -> None:
+        """It can take a request: its last one was answered, or it has just been made."""
+        self._connecting.discard(connection)
         self._idle.append(connection)
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._connecting.discard(connection)
 
     def close(self) -> None:
+        self._opener.stop()
+        self._opener.close()
         for connection in list(self.connections):
             connection.number = -1
             connection.close()
@@ -245,7 +336,7 @@ class Pool:
             if code in (errno.EADDRNOTAVAIL, errno.EAGAIN):
                 raise LimitReached("no more connections: this host has no free port")
             raise ConnectFailed(os.strerror(code))
-        connection = Connection(self, self._owner, self._clock, native, self._loop)
+        connection = Connection(self, self._owner, self._clock, native, self._loop, connected=code == 0)
         self.connections.add(connection)
         self.opened += 1
         self.most_open = max(self.most_open, len(self.connections))

@@ -6,6 +6,7 @@ are overdue are sent in bounded bursts, and the loop reads answers between two b
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import time
@@ -34,6 +35,9 @@ _QUIET_TRIES = 5
 _STALE_NS = 5_000_000
 _PAUSE_NS = 10_000_000
 _COLLECT_NS = 10_000_000_000
+_OPENING_S = 5.0
+_OPENING_LOOK_S = 0.005
+_NOT_TAKEN = "connect failed: the server did not take the connection within the deadline"
 _TOO_LATE = "deadline passed before it could be sent"
 
 
@@ -84,8 +88,12 @@ class Dispatcher:
         self._wall_ns = 0
 
     def prepare(self) -> None:
-        """Open the connections that are there before the start."""
+        """Open the connections that are there before the start, and wait for them, though not for ever."""
+        give_up = now_ns() + int(_OPENING_S * 1e9)
         self._pool.open_beforehand(self._work.open_beforehand)
+        while self._pool.opening and now_ns() < give_up:
+            gevent.sleep(_OPENING_LOOK_S)
+        self._pool.open_no_more()
 
     def go(self, start_ns: int) -> None:
         """Run the schedule with `start_ns` of CLOCK_MONOTONIC as its zero. Returns at once."""
@@ -102,6 +110,7 @@ class Dispatcher:
     def stop(self, reason: str, *, patience_s: float) -> None:
         """Send nothing more, give what is in flight `patience_s`, and end. Waits for that; safe to call twice."""
         if self._recorder is None:
+            self._pool.close()
             return
         self._refuse_rest(reason)
         if not self.ended.wait(timeout=patience_s):
@@ -113,6 +122,10 @@ class Dispatcher:
 
     def _give_up(self, reason: str) -> None:
         self.stop(reason, patience_s=1.0)
+        if not self.ended.is_set():  # the recorder itself failed: hand on what it left
+            with contextlib.suppress(Exception):
+                for _ in self._sink.pieces(everything=True):
+                    pass
         self.ended.set()
 
     def generator(self) -> dict[str, Any]:
@@ -130,6 +143,7 @@ class Dispatcher:
             "most_connections": self._pool.most_open,
             "connections_opened": self._pool.opened,
             "values_compared": self._check.compared,
+            "resent": len(self._resent),
             "failure": repr(self._unhandled) if self._unhandled else None,
         }
 
@@ -193,15 +207,21 @@ class Dispatcher:
         done = now_ns()
         reply = connection.reply
         error = -1
-        if reply.status == 200:
-            reason = self._check(reply.body, reply.json_length, self._seq[connection.number])
-            if reason is None:
-                status = OK
+        parts = UNKNOWN_PARTS
+        try:
+            if reply.status == 200:
+                reason = self._check(reply.body, reply.json_length, self._seq[connection.number])
+                if reason is None:
+                    status = OK
+                else:
+                    status, error = WRONG, self._sink.text(reason)
             else:
-                status, error = WRONG, self._sink.text(reason)
-        else:
-            status = SHED if reply.status in (429, 503) else ERROR
-            error = self._sink.text(f"HTTP {reply.status}")
+                status = SHED if reply.status in (429, 503) else ERROR
+                error = self._sink.text(f"HTTP {reply.status}")
+            if reply.timing:
+                parts = reply.parts_ns()
+        except Exception as failure:  # one odd answer may cost its own row, never the run
+            status, error = WRONG, self._sink.text(f"the answer cannot be judged ({type(failure).__name__}: {failure})"[:200])
         index = connection.number
         start = self._start_ns
         sent = self._sent_ns.pop(index, done)
@@ -216,7 +236,8 @@ class Dispatcher:
                 reply.status,
                 error,
                 len(reply.body),
-                reply.parts_ns() if reply.timing else UNKNOWN_PARTS,
+                connection.connect_ns,
+                parts,
             )
         if not self._in_flight and self._next == self._count:
             self._finish()
@@ -242,7 +263,7 @@ class Dispatcher:
         sent = self._sent_ns.pop(index, None)  # known only where it was to be sent once more
         status, sent_ns, done_ns = (NOT_SENT, -1, -1) if sent is None else (ERROR, sent - self._start_ns, now_ns() - self._start_ns)
         if self._work.record:
-            self._sink.add(self._seq[index], self._due[index], sent_ns, done_ns, status, -1, self._sink.text(reason), -1, UNKNOWN_PARTS)
+            self._sink.add(self._seq[index], self._due[index], sent_ns, done_ns, status, -1, self._sink.text(reason), -1, -1, UNKNOWN_PARTS)
 
     def _close_row(self, connection: Connection, status: int, reason: str) -> None:
         """The row of a request that got no whole answer."""
@@ -264,6 +285,7 @@ class Dispatcher:
                 http,
                 self._sink.text(reason),
                 -1,
+                -1 if sent is None else connection.connect_ns,
                 UNKNOWN_PARTS,
             )
         if not self._in_flight and self._next == self._count:
@@ -278,7 +300,8 @@ class Dispatcher:
                 if deadline > now:
                     break
                 connection.close()
-                self._close_row(connection, TIMEOUT, "no answer within the deadline" if connection.wrote else _TOO_LATE)
+                unsent = _TOO_LATE if connection.connected else _NOT_TAKEN
+                self._close_row(connection, TIMEOUT, "no answer within the deadline" if connection.wrote else unsent)
             expiry.popleft()
         if self._next < self._count:
             self._pool.refill(self._work.open_beforehand)

@@ -129,6 +129,7 @@ class Lead:
         self._stopping = False
         self._clients: list[str] = []
         self._local: Worker | None = None
+        self._unwritten: OSError | None = None
         self.plan: Plan | None = None
         if isinstance(runner, MasterRunner):
             for kind in (READY, ROWS, DONE):
@@ -146,6 +147,7 @@ class Lead:
         self._stopping = False
         self._ready = {}
         self._run = None
+        self._unwritten = None
         self._greenlet = gevent.spawn(self._lead)
 
     def on_stopping(self, **_: Any) -> None:
@@ -159,8 +161,8 @@ class Lead:
 
     def on_quit(self, **_: Any) -> None:
         """The last thing that Locust does: say where the run is."""
-        if self._run is not None and self._run.final is not None:
-            print(self._run.final, flush=True)
+        if self._run is not None:
+            print(self._run.final or self._run.folder.path, flush=True)
 
     def _lead(self) -> None:
         try:
@@ -172,6 +174,11 @@ class Lead:
             while not self._over(run):
                 self._news.wait(timeout=_LOOK_S)
                 self._news.clear()
+                if self._unwritten is not None:
+                    self._send_all(STOP, {"reason": STOPPED})
+                    raise self._unwritten
+            if self._unwritten is not None:
+                raise self._unwritten
             run.finish()
             self._environment.process_exit_code = _verdict(run)
         except (BenchError, OSError) as error:
@@ -245,7 +252,12 @@ class Lead:
         if run is None or data["run_id"] != run.folder.run_id:
             return
         if kind == ROWS:
-            run.take_rows(data["batch"])
+            if self._unwritten is None:
+                try:
+                    run.take_rows(data["batch"])
+                except OSError as error:  # a full disk: the run ends, and keeps what was written
+                    self._unwritten = error
+                    self._news.set()
             return
         if kind == READY:
             self._ready[data["worker"]] = data

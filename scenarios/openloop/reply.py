@@ -9,14 +9,15 @@ PARTS = ("queue", "pool", "load", "input", "infer", "output")
 
 UNKNOWN_PARTS = (-1,) * len(PARTS)
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?:\r|$)")
+_LENGTH = re.compile(rb"\r\ncontent-length:([^\r\n]*)")
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*\bchunked\b")
 _CONNECTION = re.compile(rb"\r\nconnection:[ \t]*([^\r\n]*)")
 _TIMING = re.compile(rb"\r\nserver-timing:([^\r\n]*)")
-_METRIC = re.compile(rb"([a-z]+)[ \t]*;[^,]*?dur=([0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?)")
-_JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length:[ \t]*([0-9]+)")
+_METRIC = re.compile(rb"([a-z]+)[ \t]*;[^,]*?dur=((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)")
+_JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length:([^\r\n]*)")
 _MAX_HEAD = 65_536
 _MAX_CHUNK_LINE = 4096
+_MAX_LENGTH_DIGITS = 15  # a petabyte: more is a damaged header, and must not be waited for
 _MAX_PART_MS = 1e9  # a longer part than eleven days is nonsense, and must not overflow a column
 
 
@@ -108,8 +109,8 @@ class Reply:
             self.keep_alive = b"close" not in connection.group(1)
         if self.status in (204, 304):
             self._length = 0
-        elif (length := _LENGTH.search(head)) is not None and b"\r\ntransfer-encoding:" not in head:
-            self._length = int(length.group(1))
+        elif (lengths := _LENGTH.findall(head)) and b"\r\ntransfer-encoding:" not in head:
+            self._length = _length_of(lengths, "Content-Length")
         elif _CHUNKED.search(head) is not None:
             self._length = -1
         elif self.status >= 200:
@@ -117,8 +118,8 @@ class Reply:
             self.keep_alive = False
         timing = _TIMING.findall(head)
         self.timing = timing[0] if len(timing) == 1 else b",".join(timing)
-        json_length = _JSON_LENGTH.search(head)
-        self.json_length = int(json_length.group(1)) if json_length is not None else -1
+        json_lengths = _JSON_LENGTH.findall(head)
+        self.json_length = _length_of(json_lengths, "Inference-Header-Content-Length") if json_lengths else -1
 
     def _feed_body(self, data: bytes) -> bool:
         if self._length == -1:
@@ -171,9 +172,17 @@ class Reply:
                 size = int(line.split(b";")[0], 16)
             except ValueError:
                 size = -1
-            if size < 0:
+            if not 0 <= size < 10**_MAX_LENGTH_DIGITS:
                 raise BadReply("a chunk of the answer has no size")
             self._chunk_left = size if size > 0 else -2
+
+
+def _length_of(values: list[bytes], name: str) -> int:
+    """The one length that a header says, however often (RFC 9110, section 8.6). Raises BadReply."""
+    text = values[0].strip()
+    if not text.isdigit() or len(text) > _MAX_LENGTH_DIGITS or any(other.strip() != text for other in values[1:]):
+        raise BadReply(f"the answer's {name} is no length: {b', '.join(values)[:40].decode('latin-1').strip()!r}")
+    return int(text)
 
 
 _PART_KEYS = tuple(name.encode() for name in PARTS)

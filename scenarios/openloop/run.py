@@ -7,11 +7,9 @@ import hashlib
 import json
 import os
 import platform
-import re
 import resource
 import subprocess
 import sys
-import urllib.request
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +20,10 @@ import pyarrow as pa
 
 import bench
 from bench.clock import utc_now, wall_anchor
-from bench.errors import BenchError
+from bench.errors import BenchError, one_sentence
 from bench.load.schedule import Schedule, write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder, new_run_id
+from scenarios.openloop.server_start import server_process_start
 from scenarios.openloop.sink import LOST_WORKER, NOT_SENT, SCHEMA, STOPPED, unanswered_batch
 from scenarios.openloop.summary import summarize
 from scenarios.openloop.target import Target
@@ -61,16 +60,21 @@ class Run:
             raise BenchError(f"{workers} workers are more than the {count} arrivals of the schedule; start fewer workers")
         self.plan = plan
         self.workers = workers
+        self.final: Path | None = None
+        self.start_ns: int | None = None
         self._seqs = np.ascontiguousarray(plan.schedule.seq)
         self._seen = np.zeros(count, dtype=bool)
         self.generators: dict[int, dict[str, Any]] = {}
         self._server_before = server_process_start(plan.target.host)
         self.folder = RunFolder.create(plan.results, new_run_id(plan.scenario, plan.target.model))
-        write_schedule(plan.schedule, self.folder.path / "schedule.parquet")
-        self._rows = self.folder.table("requests", SCHEMA)
-        self.final: Path | None = None
-        self.start_ns: int | None = None
-        self._write_run()
+        try:
+            write_schedule(plan.schedule, self.folder.path / "schedule.parquet")
+            self._rows = self.folder.table("requests", SCHEMA)
+            self._write_run()
+        except (BenchError, OSError) as error:
+            raise BenchError(
+                f"the run cannot be begun ({one_sentence(error)}); what there is of it is kept as {self.folder.path}"
+            ) from None
 
     def shares(self) -> list[Share]:
         """The schedule, dealt out by seq modulo the number of workers."""
@@ -95,6 +99,7 @@ class Run:
                     outputs=tuple((output.name, output.datatype, output.shape) for output in plan.target.outputs),
                     batch=plan.target.batch,
                     verify_every=plan.verify_every,
+                    tolerance=plan.target.tolerance,
                     expected=None
                     if expected is None
                     else {name: (value.dtype.str, value.shape, value.tobytes()) for name, value in expected.items()},
@@ -137,6 +142,7 @@ class Run:
             "workers": self.workers,
             "lost_workers": self.workers - len(self.generators),
             "generators": [{"worker": worker, **generator} for worker, generator in sorted(self.generators.items())],
+            "resent": sum(generator.get("resent", 0) for generator in self.generators.values()),
             "server_restarted": (self._server_before != after) if known else None,
             "clock_offset_ns": 0,  # all workers share the host's CLOCK_MONOTONIC; others are refused
             **summarize(self._rows.path, slo_ns=self.plan.slo_ns, duration_ns=self.plan.schedule.duration_ns),
@@ -169,6 +175,7 @@ class Run:
                 "target": {
                     "host": target.host,
                     "server": target.server,
+                    "server_parameters": target.server_parameters,
                     "model": target.model,
                     "platform": target.platform,
                     "encoding": target.encoding,
@@ -215,16 +222,6 @@ def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bench", *arguments], capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": path}
     )
-
-
-def server_process_start(host: str) -> float | None:
-    """When the server's process started, as its Prometheus metrics tell; None where they do not."""
-    try:
-        with urllib.request.urlopen(host.rstrip("/") + "/metrics", timeout=5) as reply:
-            found = re.search(r"^process_start_time_seconds ([0-9.e+]+)", reply.read(1 << 20).decode("utf-8", "replace"), re.MULTILINE)
-    except (OSError, ValueError):
-        return None
-    return float(found.group(1)) if found else None
 
 
 def _version(package: str) -> str | None:

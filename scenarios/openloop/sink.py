@@ -34,12 +34,14 @@ SCHEMA = pa.schema(
         ("error", pa.string()),
         ("bytes", pa.int64()),
         ("worker", pa.int32()),
+        ("connect_ns", pa.int64()),
         *[(f"{part}_ns", pa.int64()) for part in PARTS],
     ]
 )
-"""requests.parquet: times in ns since the run's start, `bytes` of the answer's body, None where not known."""
+"""requests.parquet: times in ns since the run's start, `bytes` of the answer's body, None where not known.
+`connect_ns`: how much of sent − intended the arrival waited for its own new connection, None where it found one."""
 
-_SEQ, _INTENDED, _SENT, _DONE, _STATUS, _HTTP, _ERROR, _BYTES, _FIRST_PART = range(9)
+_SEQ, _INTENDED, _SENT, _DONE, _STATUS, _HTTP, _ERROR, _BYTES, _CONNECT, _FIRST_PART = range(10)
 _FIELDS = _FIRST_PART + len(PARTS)
 _ROW = struct.Struct(f"={_FIELDS}q")
 _BLOCK_ROWS = 4096
@@ -80,10 +82,12 @@ class RecordSink:
         http_status: int,
         error: int,
         size: int,
+        connect_ns: int,
         parts: tuple[int, ...],
     ) -> None:
         """Record one arrival; -1 stands for not known. `error` is a code from `text`. Takes about half a microsecond."""
-        _ROW.pack_into(self._block, self._used * _ROW.size, seq, intended_ns, sent_ns, done_ns, status, http_status, error, size, *parts)
+        at = self._used * _ROW.size
+        _ROW.pack_into(self._block, at, seq, intended_ns, sent_ns, done_ns, status, http_status, error, size, connect_ns, *parts)
         self._used += 1
         self.rows += 1
         if self._used == _BLOCK_ROWS:
@@ -157,6 +161,7 @@ class RecordSink:
             texts.take(pa.array(error, mask=error < 0)),
             _nullable(columns[_BYTES]),
             pa.array(np.full(len(rows), self._worker, np.int32)),
+            _nullable(columns[_CONNECT]),
             *[_nullable(columns[_FIRST_PART + part]) for part in range(len(PARTS))],
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
@@ -167,7 +172,7 @@ def warm(sink_deliver: Callable[[pa.RecordBatch], None]) -> None:
     sink = RecordSink(worker=0, deliver=sink_deliver, observe=None)
     reason = sink.text("warming")
     for seq in range(PIECE_ROWS):
-        sink.add(seq, 0, 0, 0, OK, 200, reason, 0, UNKNOWN_PARTS)
+        sink.add(seq, 0, 0, 0, OK, 200, reason, 0, -1, UNKNOWN_PARTS)
     for _ in sink.pieces(everything=True):
         pass
 

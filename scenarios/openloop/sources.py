@@ -10,6 +10,7 @@ from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import Schedule, read_schedule
 from bench.load.traces.importing import import_trace
+from bench.load.traces.rows import Options
 from scenarios.openloop.options import Option
 
 SOURCES = (
@@ -30,12 +31,16 @@ def from_source(template: str | None) -> Callable[[Any], Schedule]:
         if not given:
             if template is None:
                 raise BenchError("give the traffic to send with --trace FILE, --schedule FILE or --arrivals TEXT")
-            return parse_arrivals(template.format_map(vars(options))).schedule(options.seed)
+            values = vars(options)
+            for name in ("rate", "base_rate", "peak_rate"):
+                if f"{{{name}}}" in template and values[name] == 0:
+                    raise BenchError(f"--{name.replace('_', '-')} is 0, and must be above 0")
+            return parse_arrivals(template.format_map(values)).schedule(options.seed)
         value = getattr(options, given[0].name)
         if given[0].name == "arrivals":
             return parse_arrivals(value).schedule(options.seed)
         if given[0].name == "schedule":
             return read_schedule(Path(value))
-        return import_trace(Path(value))
+        return import_trace(Path(value), options=Options(seed=options.seed))
 
     return make_schedule

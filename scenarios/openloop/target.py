@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,15 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from bench.engine.manifest import DATATYPES
+from bench.engine.manifest import DATATYPES, MANIFEST_FILE, read_manifest
 from bench.errors import BenchError
 from scenarios.openloop.verify import Output
 
 _PATIENCE_S = 10
 _SEQUENCE = 128
 _BATCH = 1
+_MAX_DOCUMENT = 16 << 20
+_MAX_REQUEST = 2 << 30
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -39,24 +42,27 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where and what to send. `request` is the whole HTTP request, made once; `expected` the right values, where known."""
+    """Where and what to send. `request` is the whole HTTP request, made once; `expected` the right values, where known.
+    `server_parameters`: what the server says of how it serves (the reference server: its mode), None where it says nothing."""
 
     host: str
     address: tuple[str, int]
     model: str
     platform: str
     server: str
+    server_parameters: Mapping[str, Any] | None
     encoding: str
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     batch: int | None
     request: bytes
     expected: Arrays | None
+    tolerance: float | None  # relative, of the engine whose probe it is
 
 
 def find_target(host: str, *, model: str | None, shape: str | None, encoding: str | None, probe: Path | None, seed: int) -> Target:
     """Ask the server for its model and make the request. Raises BenchError: nobody there, not V2, no such model, shapes that do not fit."""
-    address, prefix = _address(host)
+    address, prefix = address_of(host)
     server = _ask(host, address, "GET", f"{prefix}/v2")
     if not isinstance(server, dict) or "name" not in server:
         raise BenchError(f"{host} answers, but not as a V2 inference server (GET /v2 gives no server metadata); name another with --host")
@@ -64,25 +70,26 @@ def find_target(host: str, *, model: str | None, shape: str | None, encoding: st
     metadata = _ask(host, address, "GET", f"{prefix}/v2/models/{quote(name, safe='')}")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("inputs"), list) or not isinstance(metadata.get("outputs"), list):
         raise BenchError(f"{host} has no model {name!r}; name one that it serves with --model")
-    extensions = server.get("extensions") or []
+    extensions = _list(server.get("extensions"))
     chosen = encoding or ("binary" if any(str(extension).startswith("binary_tensor_data") for extension in extensions) else "json")
     try:
-        declared = [(tensor["name"], tensor["datatype"], tuple(int(size) for size in tensor["shape"])) for tensor in metadata["inputs"]]
-        outputs = tuple(
-            Output(name=tensor["name"], datatype=tensor["datatype"], shape=tuple(int(size) for size in tensor["shape"]))
-            for tensor in metadata["outputs"]
-        )
+        declared = _tensors(metadata["inputs"])
+        outputs = tuple(Output(name=tensor, datatype=datatype, shape=sizes) for tensor, datatype, sizes in _tensors(metadata["outputs"]))
     except (KeyError, TypeError, ValueError):
         raise BenchError(f"{host} describes model {name!r} without names, datatypes and shapes, so no request can be made for it") from None
     expected: Arrays | None = None
+    tolerance: float | None = None
     if probe is not None:
         if shape is not None:
             raise BenchError("--probe brings its own shapes: leave out --shape")
-        arrays, expected = _read_probe(probe, [tensor[0] for tensor in declared])
+        arrays, expected = _read_probe(probe, declared, outputs)
+        if (probe / MANIFEST_FILE).is_file():
+            tolerance = read_manifest(probe).tolerance
         inputs = tuple(Input(name=tensor, datatype=datatype, shape=arrays[tensor].shape) for tensor, datatype, _ in declared)
     else:
         shapes = _shapes(declared, shape)
         inputs = tuple(Input(name=tensor, datatype=datatype, shape=shapes[tensor]) for tensor, datatype, _ in declared)
+        _refuse_huge(inputs)
         arrays = {one.name: _values(one, seed) for one in inputs}
     batch = inputs[0].shape[0] if inputs and declared[0][2] and declared[0][2][0] == -1 else None
     body, json_length = _body(inputs, arrays, outputs, chosen)
@@ -100,16 +107,19 @@ def find_target(host: str, *, model: str | None, shape: str | None, encoding: st
         model=name,
         platform=str(metadata.get("platform", "")),
         server=f"{server['name']} {server.get('version', '')}".strip(),
+        server_parameters=server["parameters"] if isinstance(server.get("parameters"), dict) else None,
         encoding=chosen,
         inputs=inputs,
         outputs=outputs,
         batch=batch,
         request="\r\n".join([*head, "", ""]).encode() + body,
         expected=expected,
+        tolerance=tolerance,
     )
 
 
-def _address(host: str) -> tuple[tuple[str, int], str]:
+def address_of(host: str) -> tuple[tuple[str, int], str]:
+    """((name, port), path in front of every other path). Raises BenchError where it is no http:// address."""
     parts = urlsplit(host)
     try:
         port = parts.port or 80
@@ -126,7 +136,7 @@ def _ask(host: str, address: tuple[str, int], method: str, path: str) -> Any:
     try:
         connection.request(method, path, body=b"{}" if method == "POST" else None, headers={"Content-Type": "application/json"})
         reply = connection.getresponse()
-        body = reply.read()
+        body = reply.read(_MAX_DOCUMENT)
     except http.client.HTTPException:
         raise BenchError(f"{host} does not speak HTTP, so it is not a V2 inference server; name another with --host") from None
     except TimeoutError:
@@ -141,8 +151,31 @@ def _ask(host: str, address: tuple[str, int], method: str, path: str) -> Any:
         return None
     try:
         return json.loads(body)
-    except (ValueError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _tensors(described: list[dict[str, Any]]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """(name, datatype, shape with -1 for any size) of each. Raises KeyError, TypeError, ValueError where one is not described."""
+    tensors = [(one["name"], one["datatype"], tuple(int(size) for size in one["shape"])) for one in described]
+    for one, (name, datatype, shape) in zip(described, tensors, strict=True):
+        if not isinstance(name, str) or not isinstance(datatype, str) or not isinstance(one["shape"], list) or min(shape, default=0) < -1:
+            raise ValueError
+    if len({name for name, _, _ in tensors}) < len(tensors):
+        raise ValueError
+    return tensors
+
+
+def _refuse_huge(inputs: tuple[Input, ...]) -> None:
+    for one in inputs:
+        size = math.prod(one.shape) * np.dtype(DATATYPES.get(one.datatype, "u1") if one.datatype != "BYTES" else "u1").itemsize
+        if size > _MAX_REQUEST:
+            shape = "x".join(map(str, one.shape))
+            raise BenchError(f"input {one.name!r} of shape {shape} would have {size:,} bytes, more than 2 GiB; give a smaller --shape")
 
 
 def _only_model(host: str, address: tuple[str, int], prefix: str, server: dict[str, Any]) -> str:
@@ -154,7 +187,7 @@ def _only_model(host: str, address: tuple[str, int], prefix: str, server: dict[s
         ]
         names = names or [str(entry["name"]) for entry in index if isinstance(entry, dict) and "name" in entry]
     else:
-        names = [str(name) for name in server.get("models") or []]
+        names = [str(name) for name in _list(server.get("models"))]
     names = sorted(set(names))
     if len(names) == 1:
         return names[0]
@@ -235,17 +268,35 @@ def _bytes_elements(values: np.ndarray[Any, Any]) -> bytes:
     return b"".join(len(value).to_bytes(4, "little") + value for value in values.ravel())
 
 
-def _read_probe(path: Path, inputs: list[str]) -> tuple[Arrays, Arrays]:
-    """Inputs and right outputs of an engine's probe (case 0)."""
+def _read_probe(path: Path, inputs: list[tuple[str, str, tuple[int, ...]]], outputs: tuple[Output, ...]) -> tuple[Arrays, Arrays]:
+    """Inputs and right outputs of an engine's probe (case 0). Raises BenchError where it is no probe, or another engine's."""
     file = path / "probe.npz" if path.is_dir() else path
     try:
         with np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[f"0/input/{name}"] for name in inputs}
+            arrays = {name: stored[f"0/input/{name}"] for name, _, _ in inputs}
             expected = {key.removeprefix("0/output/"): stored[key] for key in stored.files if key.startswith("0/output/")}
     except KeyError as error:
         raise BenchError(f"probe {file} does not fit the model: {error.args[0]}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise BenchError(f"probe {file} cannot be read ({error}); name an engine directory or its probe.npz") from None
     if any(math.prod(array.shape) == 0 for array in arrays.values()):
         raise BenchError(f"probe {file} has an input without values")
+    names = {output.name for output in outputs}
+    if set(expected) != names:
+        theirs, ours = ", ".join(sorted(expected)) or "none", ", ".join(sorted(names))
+        raise BenchError(f"probe {file} has the outputs {theirs}, but the model has {ours}: it belongs to another engine; name this one's")
+    for name, datatype, shape in inputs:
+        _refuse_other(file, f"input {name!r}", arrays[name], datatype, shape)
+    for output in outputs:
+        _refuse_other(file, f"output {output.name!r}", expected[output.name], output.datatype, output.shape)
     return arrays, expected
+
+
+def _refuse_other(file: Path, what: str, values: np.ndarray[Any, Any], datatype: str, shape: tuple[int, ...]) -> None:
+    kind = None if datatype == "BYTES" else DATATYPES.get(datatype)
+    fits = len(values.shape) == len(shape) and all(size in (-1, given) for size, given in zip(shape, values.shape, strict=True))
+    if not fits or (kind is not None and values.dtype != np.dtype(kind)):
+        raise BenchError(
+            f"probe {file} has {what} as {values.dtype} of shape {list(values.shape)}, but the model has {datatype} of {list(shape)}: "
+            "it belongs to another engine; name this one's"
+        )

@@ -47,6 +47,7 @@ class Share:
     batch: int | None
     verify_every: int
     expected: dict[str, tuple[str, tuple[int, ...], bytes]] | None
+    tolerance: float | None
 
     def message(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -109,6 +110,7 @@ class Worker:
             tuple(Output(name=name, datatype=datatype, shape=shape) for name, datatype, shape in share.outputs),
             batch=share.batch,
             verify_every=share.verify_every,
+            tolerance=share.tolerance,
             expected={name: np.frombuffer(raw, dtype).reshape(shape) for name, (dtype, shape, raw) in (share.expected or {}).items()},
         )
         seq, intended = array("q"), array("q")

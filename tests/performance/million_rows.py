@@ -17,7 +17,7 @@ if __name__ == "__main__":
     rows = folder.table("requests", SCHEMA)
     sink = RecordSink(worker=0, deliver=rows.write_batch, observe=None)
     for seq in range(1_000_000):
-        sink.add(seq, seq * 1000, seq * 1000 + 50_000, seq * 1000 + 900_000, OK, 200, -1, 4000, UNKNOWN_PARTS)
+        sink.add(seq, seq * 1000, seq * 1000 + 50_000, seq * 1000 + 900_000, OK, 200, -1, 4000, -1, UNKNOWN_PARTS)
         if seq % 5000 == 4999:
             for _ in sink.pieces(everything=True):
                 pass

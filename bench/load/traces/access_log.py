@@ -21,7 +21,7 @@ from bench.load.traces.times import DateClock, numbers_to_ns, strings
 
 _BATCH_LINES = 65_536
 _LINE = re.compile(
-    r"(?P<client>\S+) (?P<ident>\S+) (?P<user>.+?) "
+    r"(?:(?P<host>[A-Za-z0-9.-]+:\d{1,5}) )?(?P<client>\S+) (?P<ident>\S+) (?P<user>.+?) "
     r"\[(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d) (?P<zone>[+-]\d{4})\] "
     r'"(?P<request>(?:[^"\\]|\\.)*)" (?P<status>\d{3}) (?P<bytes>\d+|-)'
     r'(?: "(?P<referer>(?:[^"\\]|\\.)*)" "(?P<agent>(?:[^"\\]|\\.)*)")?(?P<rest>(?: .*)?)\s*'
@@ -70,6 +70,8 @@ def read(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
             tally.refuse(lines[row], f"time is {stamps[row]!r}")
         tally.rows += int(ok.sum())
         tally.notes["zone"] = clock.note
+        if any(match["host"] for match in matches):
+            tally.notes["virtual host"] = "lines begin with the virtual host and its port (vhost_combined), which are left out"
         batch = _batch([m for m, good in zip(matches, ok.tolist(), strict=True) if good], times[ok], options, tally)
         logged = logged or batch.columns["request_time_ns"].null_count < len(batch.times_ns)
         yield batch

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.errors import BenchError
+from bench.load.arrivals import MAX_ARRIVALS
 from bench.load.profile import SECOND_NS
 from bench.load.traces.rows import (
     Batch,
@@ -21,8 +22,8 @@ from bench.load.traces.rows import (
     column_index,
     csv_columns,
     guess_free_column,
-    header_of,
     keep,
+    named_header,
     whole_numbers,
 )
 from bench.load.traces.source import Source
@@ -33,6 +34,7 @@ _OWNERS = ("HashOwner", "HashApp", "HashFunction", "Trigger")
 _BATCH_ARRIVALS = 1_000_000
 # 160,000 a second from one function: beyond that a cell is damaged, not busy.
 _MOST_A_MINUTE = 10_000_000
+_LAST_MINUTE = 100 * 366 * 24 * 60
 
 
 def matches_2021(head: Sequence[Sequence[str]]) -> bool:
@@ -43,7 +45,7 @@ def matches_2021(head: Sequence[Sequence[str]]) -> bool:
 def read_2021(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
     """arrival = end_timestamp - duration, both in s. One that began before the trace arrives before 0 and stays in it."""
     del options
-    header = header_of(source)
+    header = named_header(source)
     end_at, duration_at = (column_index(source, header, name, "azure-functions-2021") for name in ("end_timestamp", "duration"))
     before = 0
     tally.notes["meaning"] = "arrival = end_timestamp - duration"
@@ -70,8 +72,14 @@ def matches_2019(head: Sequence[Sequence[str]]) -> bool:
 def read_2019(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
     """Counts are exact; inside its minute each arrival has a place drawn evenly with the seed. Column "k" is the minute
     [60 (k - 1), 60 k) s of the schedule. A row with a cell that is no count is bad as a whole."""
-    header = header_of(source)
-    minutes = [(i, int(name)) for i, name in enumerate(header) if name.isdigit() and int(name) >= 1]
+    header = named_header(source)
+    minutes = [(i, int(name)) for i, name in enumerate(header) if name.isascii() and name.isdigit() and len(name) < 19 and int(name) >= 1]
+    beyond = next((name for name in header if name.isascii() and name.isdigit() and (len(name) >= 19 or int(name) > _LAST_MINUTE)), None)
+    if beyond is not None:
+        raise BenchError(f"{source.path} has the minute column {beyond[:40]}, which lies beyond a century: mend its header")
+    if len({minute for _, minute in minutes}) < len(minutes):
+        twice = next(minute for at, (_, minute) in enumerate(minutes) if minute in [other for _, other in minutes[:at]])
+        raise BenchError(f"{source.path} has two columns for minute {twice}: leave one of them out")
     if not minutes:
         raise BenchError(f"{source.path} has no minute columns (1, 2, ...), which the format azure-functions-2019 needs")
     starts = np.array([(minute - 1) * _MINUTE_NS for _, minute in minutes], np.int64)
@@ -103,6 +111,8 @@ def read_2019(source: Source, options: Options, tally: Tally) -> Iterator[Batch]
                 at = int((~good).argmax())
                 tally.refuse(line, f"the count of minute {minutes[at][1]} is {cells[at][:40]!r}")
                 continue
+            if int(numbers.sum()) > MAX_ARRIVALS:  # before the memory for them is asked for
+                raise BenchError(f"line {line}: its counts add up to {int(numbers.sum()):,} arrivals, the limit is {MAX_ARRIVALS:,}")
             tally.rows += 1
             owners.append(int(numbers.sum()))
             times.append(np.repeat(starts, numbers) + rng.integers(0, _MINUTE_NS, owners[-1]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.load.traces.rows import Batch, Options, Tally, Verdict, column_index, csv_columns, header_of, keep, token_columns
+from bench.load.traces.rows import Batch, Options, Tally, Verdict, column_index, csv_columns, keep, named_header, token_columns
 from bench.load.traces.source import Source
 from bench.load.traces.times import DateClock, has_zone, strings
 
@@ -33,7 +33,7 @@ def _first_has_zone(head: Sequence[Sequence[str]]) -> bool:
 
 def read(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
     """A row whose token counts are neither whole numbers nor missing is bad."""
-    header = header_of(source)
+    header = named_header(source)
     at = column_index(source, header, "TIMESTAMP", "azure-llm")
     clock = DateClock(options.zone)
     for columns in csv_columns(source, tally, width=len(header), header=True):

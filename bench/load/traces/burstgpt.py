@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.load.traces.rows import Batch, Options, Tally, Verdict, column_index, csv_columns, header_of, keep, token_columns
+from bench.load.traces.rows import Batch, Options, Tally, Verdict, column_index, csv_columns, keep, named_header, token_columns
 from bench.load.traces.source import Source
 from bench.load.traces.times import numbers_to_ns, strings
 
@@ -17,7 +17,7 @@ def matches(head: Sequence[Sequence[str]]) -> bool:
 def read(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
     """A row whose token counts are neither whole numbers nor missing is bad."""
     del options
-    header = header_of(source)
+    header = named_header(source)
     at = column_index(source, header, "Timestamp", "burstgpt")
     for columns in csv_columns(source, tally, width=len(header), header=True):
         verdict = Verdict()

@@ -5,6 +5,7 @@ Source: kvcache-ai/Mooncake, FAST25-release/README.md; alibaba-edu/qwen-bailian-
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -18,6 +19,7 @@ from bench.load.traces.source import Source
 from bench.load.traces.times import UNIT_DIGITS, numbers_to_ns, strings
 
 _BATCH_LINES = 16_384
+_MOST_DIGITS = 30
 _WHOLE_COLUMNS = ("input_length", "output_length", "turn", "chat_id", "parent_chat_id")
 _FIXED: dict[str, pa.DataType] = {"hash_ids": pa.list_(pa.int64()), "type": pa.string(), **{name: pa.int64() for name in _WHOLE_COLUMNS}}
 
@@ -83,13 +85,15 @@ def _read(source: Source, tally: Tally, *, unit: str) -> Iterator[Batch]:
 
 
 def _fits(stamp: int | Decimal, unit: str) -> bool:
+    if isinstance(stamp, Decimal) and stamp and not -_MOST_DIGITS < stamp.adjusted() < _MOST_DIGITS:
+        return False  # before any arithmetic, which such exponents make overflow
     return bool(abs(stamp) * 10 ** UNIT_DIGITS[unit] < 2**63)
 
 
 def _parse(text: str) -> Any:
     try:
         return json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, ArithmeticError):  # the last: an exponent that Decimal does not take
         return None
 
 
@@ -105,11 +109,19 @@ def _why_not(value: Any) -> str | None:
     stamp = value["timestamp"]
     if isinstance(stamp, bool) or not isinstance(stamp, int | Decimal):
         return f"timestamp is {str(stamp)[:40]!r}, not a number"
-    lengths = (name for name in _WHOLE_COLUMNS if name in value)
-    bad = next(
-        (name for name in lengths if value[name] is not None and (isinstance(value[name], bool) or not isinstance(value[name], int))), None
-    )
-    return f"{bad} is {str(value[bad])[:40]!r}, not a whole number" if bad else None
+    bad = next((name for name in _WHOLE_COLUMNS if value.get(name) is not None and not _is_int64(value[name])), None)
+    if bad:
+        return f"{bad} is {str(value[bad])[:40]!r}, not a whole number"
+    hashes = value.get("hash_ids")
+    if hashes is not None and not (isinstance(hashes, list) and all(_is_int64(one) for one in hashes)):
+        return f"hash_ids is {str(hashes)[:40]!r}, not a list of whole numbers"
+    if not isinstance(value.get("type"), str | None):
+        return f"type is {str(value['type'])[:40]!r}, not a text"
+    return None
+
+
+def _is_int64(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _column(values: list[Any], kind: pa.DataType | None) -> pa.Array:
@@ -120,5 +132,6 @@ def _column(values: list[Any], kind: pa.DataType | None) -> pa.Array:
         except (pa.ArrowException, OverflowError, TypeError):
             pass
     if all(value is None or isinstance(value, Decimal) or type(value) is int for value in values):
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+        with contextlib.suppress(OverflowError):
+            return pa.array([None if value is None else float(value) for value in values], pa.float64())
     return pa.array([None if value is None else json.dumps(value, default=str) for value in values], pa.string()).dictionary_encode()

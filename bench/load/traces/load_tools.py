@@ -20,6 +20,7 @@ from bench.load.traces.rows import (
     guess_free_column,
     header_of,
     keep,
+    named_header,
     whole_numbers,
 )
 from bench.load.traces.source import Source
@@ -34,7 +35,7 @@ def matches_k6(head: Sequence[Sequence[str]]) -> bool:
 def read_k6(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
     """`k6 run --out csv`: one row a metric and sample; the http_req_duration rows are the requests (value in ms). The time is
     that of the request's end (grafana/k6, lib/netext/httpext/tracer.go), as K6_CSV_TIME_FORMAT asked: s, us or RFC 3339."""
-    header = header_of(source)
+    header = named_header(source)
     if not matches_k6([header]):
         raise BenchError(f"{source.path} does not begin with metric_name,timestamp,metric_value, as the format k6 does")
     clock: DateClock | NumberClock | None = None

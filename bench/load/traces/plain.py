@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from bench.errors import BenchError
-from bench.load.traces.rows import Batch, Options, Tally, Verdict, csv_columns, guess_free_column, header_of, keep
+from bench.load.traces.rows import Batch, Options, Tally, Verdict, csv_columns, guess_free_column, header_of, keep, named_header
 from bench.load.traces.source import Source
 from bench.load.traces.times import DateClock, NumberClock, is_date_time, is_number, strings
 
@@ -24,6 +24,8 @@ def read(source: Source, options: Options, tally: Tally) -> Iterator[Batch]:
     """The first line is a header where no cell of it is a time. The first readable time tells dates from numbers."""
     first = header_of(source)
     has_header = not any(_is_time(cell) for cell in first)
+    if has_header:
+        first = named_header(source)
     at = _time_column(source, first, has_header, options.column)
     names = first if has_header else [f"column_{i + 1}" for i in range(len(first))]
     clock: DateClock | NumberClock | None = None
@@ -54,6 +56,6 @@ def _time_column(source: Source, first: Sequence[str], has_header: bool, column:
         raise BenchError(f"{source.path} has {len(first)} columns: say which one holds the times with --column NAME or NUMBER")
     if has_header and column in first:
         return list(first).index(column)
-    if column.isdigit() and 1 <= int(column) <= len(first):
+    if column.isascii() and column.isdigit() and len(column) < 10 and 1 <= int(column) <= len(first):
         return int(column) - 1
     raise BenchError(f"{source.path} has no column {column!r}; it has {', '.join(first[:12])}")

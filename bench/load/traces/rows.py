@@ -213,6 +213,15 @@ def header_of(source: Source) -> list[str]:
     return [name or f"column_{i + 1}" for i, name in enumerate(split_line(head[0]))]
 
 
+def named_header(source: Source) -> list[str]:
+    """As `header_of`, of a format whose columns are told by name. Raises BenchError where a name is there twice."""
+    header = header_of(source)
+    if len(set(header)) < len(header):
+        twice = next(name for at, name in enumerate(header) if name in header[:at])
+        raise BenchError(f"{source.path} has two columns named {twice!r}: rename or leave out one of them")
+    return header
+
+
 def column_index(source: Source, header: Sequence[str], name: str, form: str) -> int:
     """Where a format's column stands. Raises BenchError."""
     if name not in header:

@@ -7,9 +7,9 @@ import hashlib
 import io
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from bench.errors import BenchError
 
@@ -28,18 +28,29 @@ _HEAD_BYTES = 64 * 1024
 _READ_BYTES = 256 * 1024
 
 
+@dataclass(slots=True)
+class Seen:
+    """The bytes of the file that were read, as they lie on the disk: a file may grow while it is read."""
+
+    hash: Any = field(default_factory=hashlib.sha256)
+    size: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """An existing trace file. compression: "none", "gzip" or "zstd". encoding: "utf-8" or "utf-16"."""
+    """An existing trace file. compression: "none", "gzip" or "zstd". encoding: "utf-8" or "utf-16".
+    seen: what the last `lines` has read."""
 
     path: Path
     compression: str
     encoding: str
     byte_order_mark: bool
+    seen: Seen = field(default_factory=Seen)
 
     def lines(self) -> Iterator[str]:
         """All lines, ends normalised to a line feed. Raises BenchError where the file is damaged or cut off."""
-        bytes_in = _decompressed(self.path, self.compression)
+        self.seen.hash, self.seen.size = hashlib.sha256(), 0
+        bytes_in = _decompressed(self.path, self.compression, self.seen)
         codec = "utf-16" if self.encoding == "utf-16" else "utf-8-sig" if self.byte_order_mark else "utf-8"
         # A log may hold any bytes in a user agent; they do not concern its times.
         text = io.TextIOWrapper(bytes_in, encoding=codec, errors="strict" if codec == "utf-16" else "backslashreplace", newline=None)
@@ -76,10 +87,6 @@ class Source:
         # The last of many lines is cut off at an arbitrary place.
         yield from lines if whole or len(lines) == 1 else lines[:-1]
 
-    def sha256(self) -> str:
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
 
 def open_source(path: Path) -> Source:
     """Look at the first bytes. Raises BenchError: no such file, empty, not text."""
@@ -108,11 +115,44 @@ def open_source(path: Path) -> Source:
     return Source(path=path, compression=compression, encoding="utf-8", byte_order_mark=start.startswith(b"\xef\xbb\xbf"))
 
 
-def _decompressed(path: Path, compression: str) -> IO[bytes]:
+def _decompressed(path: Path, compression: str, seen: Seen | None = None) -> IO[bytes]:
+    file: IO[bytes] = path.open("rb") if seen is None else io.BufferedReader(_SeenReader(path, seen), _READ_BYTES)
     if compression == "gzip":
-        return gzip.GzipFile(path, "rb")  # type: ignore[return-value]
-    file = path.open("rb")
+        return _GzipFile(file)  # type: ignore[return-value]
     return io.BufferedReader(_ZstdReader(file), _READ_BYTES) if compression == "zstd" else file
+
+
+class _GzipFile(gzip.GzipFile):
+    """Closes the file that it was given, too."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(fileobj=file)
+        self._under = file
+
+    def close(self) -> None:
+        super().close()
+        self._under.close()
+
+
+class _SeenReader(io.RawIOBase):
+    """A file whose bytes are counted and hashed as they are read."""
+
+    def __init__(self, path: Path, seen: Seen) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._seen = seen
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = self._file.readinto(buffer)
+        self._seen.hash.update(buffer[:count])
+        self._seen.size += count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _read_some(path: Path, stream: IO[bytes], size: int) -> bytes:

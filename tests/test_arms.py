@@ -1,0 +1,46 @@
+"""What `bench burst` refuses before it makes anything."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.cli import main
+from bench.errors import BenchError
+from bench.experiment.arms import parse_arms
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("warm-pool:pool=0", "pool is 0, and must be at least 1"),
+        ("warm-pool:pool=²", "not a whole number"),
+        ("elastic:max=0", "max is 0"),
+        ("elastic:min=5,max=2", "min is above max"),
+        ("warm-pool:sharing=some", "not one of engine, copy"),
+        ("elastic:idle=3", "idle '3' is not a time"),
+        ("warm-pool:acquire=0s", "acquire must be above 0"),
+    ],
+)
+def test_an_arm_that_cannot_be_served_is_refused(text: str, says: str) -> None:
+    with pytest.raises(BenchError, match=says):
+        parse_arms(text)
+
+
+def test_arms_that_can() -> None:
+    (arm,) = parse_arms("elastic:min=0,max=2,idle=0s,queue=0,acquire=1s,sharing=copy,threads=1")
+    assert arm.concurrency == 2 and arm.settings == {"threads": "1"} and len(arm.flags()) == 8
+
+
+@pytest.mark.parametrize("wrong", [["--deadline", "0s"], ["--slo", "0s"], ["--seed", "-1"], ["--arms", "warm-pool:pool=0"]])
+def test_wrong_bounds_leave_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: list[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "argv", ["bench", "burst", "tiny", "--results", str(tmp_path / "r"), "--base", "5", "--peak", "50", *wrong])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and "Traceback" not in said and not (tmp_path / "r").exists(), said

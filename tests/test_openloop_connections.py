@@ -1,0 +1,101 @@
+"""The pool against a server whose queue of new connections is short, and one that closes under the client."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import gevent
+import pytest
+
+from bench.clock import now_ns
+from scenarios.openloop.connections import Connection, Pool
+
+
+class Heard:
+    """The owner of a pool: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.failures: list[str] = []
+
+    def answered(self, connection: Connection) -> None:
+        raise ArithmeticError("a defect of the owner")
+
+    def failed(self, connection: Connection, reason: str) -> None:
+        self.failures.append(reason)
+
+    def first_byte_sent(self, connection: Connection, sent_ns: int) -> None:
+        self.sent.append(connection.number)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    give_up = now_ns() + 20_000_000_000
+    while not condition():
+        assert now_ns() < give_up
+        gevent.sleep(0.005)
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)  # Linux holds one connection more than that, and drops the next one's first packet
+        yield server
+
+
+def pool_of(listener: socket.socket, owner: Heard, limit: int = 8) -> Pool:
+    return Pool(address=listener.getsockname(), limit=limit, owner=owner, loop=gevent.get_hub().loop, clock=now_ns)
+
+
+def test_a_full_queue_is_not_overrun_and_what_is_connected_is_used_first(listener: socket.socket) -> None:
+    owner = Heard()
+    pool = pool_of(listener, owner)
+    try:
+        pool.open_beforehand(8)
+        until(lambda: sum(one.connected for one in pool.connections) == 2)
+        gevent.sleep(0.1)  # time in which an eager pool would open all eight
+        assert pool.opening and len(pool.connections) <= 4
+        first, second = pool.send(0, b"x"), pool.send(1, b"x")
+        assert first.connected and second.connected and owner.sent == [0, 1] and first.connect_ns == -1
+        third = pool.send(2, b"x")
+        assert not third.connected and owner.sent == [0, 1]
+        accepted: list[socket.socket] = []
+        thread = threading.Thread(target=lambda: accepted.extend(listener.accept()[0] for _ in range(8)))
+        thread.start()
+        until(lambda: third.wrote and not pool.opening)
+        thread.join(10)
+        assert third.connect_ns > 0 and owner.sent == [0, 1, 2] and len(pool.connections) == 8
+        for one in accepted:
+            one.close()
+    finally:
+        pool.close()
+
+
+def test_a_defect_in_a_callback_is_an_error_of_its_request_and_not_a_silence(listener: socket.socket) -> None:
+    owner = Heard()
+    pool = pool_of(listener, owner)
+    try:
+        connection = pool.send(7, b"x")
+        server, _ = listener.accept()
+        until(lambda: connection.wrote)
+        server.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        until(lambda: bool(owner.failures))
+        assert owner.failures == ["the answer cannot be read (ArithmeticError: a defect of the owner)"]
+        server.close()
+    finally:
+        pool.close()
+
+
+def test_a_connection_that_cannot_be_made_fails_its_request() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        owner = Heard()
+        pool = pool_of(silent, owner)
+        try:
+            pool.send(0, b"x")
+            until(lambda: bool(owner.failures))
+            assert owner.failures == ["Connection refused"] and not owner.sent and not pool.connections
+        finally:
+            pool.close()
