@@ -19,13 +19,8 @@ PACKAGES = ("bench", "reference_server", "scenarios")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 LEAVES = {
-<<<<<<< HEAD
     "bench.errors", "bench.clock", "bench.units", "bench.streams", "bench.engine.manifest", "bench.engine.manifest_reading",
-    "bench.engine.probe", "bench.engine.signature",
-=======
-    "bench.errors", "bench.clock", "bench.units", "bench.engine.manifest", "bench.engine.onnxruntime_library", "bench.engine.probe",
-    "bench.engine.signature",
->>>>>>> fixserver
+    "bench.engine.onnxruntime_library", "bench.engine.probe", "bench.engine.signature",
 }  # fmt: skip
 # The packages around the leaves are imported with them, so they must be as light.
 LIGHT = LEAVES | {"bench", "bench.engine"}
