@@ -36,6 +36,12 @@ LOCUST = [sys.executable, "-m", "locust"]
 QUICK = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
 class Locust:
     """One Locust process. Everything it printed is in `out` after `wait`."""
 
@@ -45,6 +51,7 @@ class Locust:
         self.process = subprocess.Popen(
             [*LOCUST, "-f", str(ROOT / "scenarios" / f"{scenario}.py"), "--host", url, "--results", str(self.results), "--only-summary"]
             + (["--headless"] if headless else [])
+            + [f"--master-bind-port={(port := free_port())}", f"--master-port={port}"]  # two test runs on one machine
             + list(arguments),
             cwd=tmp_path,
             env=QUICK,

@@ -250,7 +250,7 @@ def _sentence(levels: Sequence[LevelSummary], variants: Sequence[str]) -> str:
     """The answer in one sentence, for the first variant."""
     by_level = {s.level: s for s in levels if s.variant == variants[0]}
     warm = by_level.get("warm")
-    cold = next((by_level[name] for name in ("process", "process-disk", "engine", "slot") if name in by_level), None)
+    cold = next((by_level[name] for name in ("process", "process-disk", "server", "engine", "slot") if name in by_level), None)
     if cold is None:
         return f"a warm slot answers in {format_duration(warm.total.median)} (median)" if warm else "no trial was finished"
     subject = {"process": "process", "process-disk": "process with the engine's pages dropped"}.get(cold.level, cold.level)

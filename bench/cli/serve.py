@@ -43,6 +43,9 @@ def serve(
     header_timeout: Annotated[str | None, _flag("Time for a request's headers to arrive.", "TIME")] = None,
     body_timeout: Annotated[str | None, _flag("Time for a body to arrive, or a reply to be taken.", "TIME")] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object a line for each request, on standard error.")] = False,
+    tell_phases: Annotated[
+        bool, typer.Option("--tell-phases", help="Where the time of the start went, as JSON behind the word `ready`.")
+    ] = False,
     runtime: options.Runtime = "onnxruntime",
     optimize: options.Optimize = "all",
     shape: options.Shape = None,
@@ -82,16 +85,17 @@ def serve(
         "--header-timeout": header_timeout,
         "--body-timeout": body_timeout,
     }
-    raise typer.Exit(run_server(engines, given, settings or [], log_json=log_json))
+    switches = [flag for flag, on in (("--log-json", log_json), ("--tell-phases", tell_phases)) if on]
+    raise typer.Exit(run_server(engines, given, settings or [], switches))
 
 
-def run_server(engines: list[Path], flags: Mapping[str, object], settings: list[str], *, log_json: bool) -> int:
+def run_server(engines: list[Path], flags: Mapping[str, object], settings: list[str], switches: list[str]) -> int:
     """Start the server, forward SIGTERM and SIGINT to it, and return its exit code (128 + N where signal N ended it)."""
     from bench.subprocesses import child_environment, module_command
 
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
     arguments += [f"--set={setting}" for setting in settings]
-    arguments += ["--stop-with-stdin", *(["--log-json"] if log_json else [])]
+    arguments += ["--stop-with-stdin", *switches]
     forwarded = (signal.SIGTERM, signal.SIGINT)
     # Until the child is there a signal must not be lost: it is held back, and delivered when the handler can forward it.
     signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
