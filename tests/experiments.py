@@ -98,6 +98,7 @@ def _write_run(
     record = {"schema_version": 1, "kind": "load", "scenario": "burst", "arm": arm, "block": block}
     server = {"started_ns": 0, "listening_ns": 200 * MS, "ready_ns": 500 * MS}
     (path / "run.json").write_text(json.dumps({**record, "server": server}))
+    (path / "summary.json").write_text(json.dumps({"generators": []}))
     planned = arrivals(spikes)
     about = {
         "duration_ns": LEAD + spikes * (HOLD + REST),

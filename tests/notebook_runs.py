@@ -138,6 +138,7 @@ def _write_block(runs: Path, block: int, arm: str) -> None:
     path = write_run(runs, f"{block:02d}-{arm}", rows, asked, about={"duration_ns": duration, "spikes": windows})
     server = {"started_ns": 0, "listening_ns": SECOND // 2, "ready_ns": SECOND, "flags": []}
     (path / "run.json").write_text(json.dumps({"schema_version": 1, "kind": "load", "arm": arm, "block": block, "server": server}))
+    (path / "summary.json").write_text(json.dumps({"generators": []}))
     samples = range(-SECOND, duration, SECOND // 20)
     resident = 80_000_000 if arm == "cold-load" else 100_000_000
     timeline = {

@@ -130,7 +130,7 @@ def check_run(path: Path) -> Validity:
         _gaps(distance),
         _edges(edges),
         _connects(connect[was_sent]),
-        *_parts(saved, order, sent, done),
+        _parts(saved, order, sent, done),
         *generator_checks(summary, saved),
     ]
     timed = ok & was_sent & (done >= 0)
@@ -296,7 +296,7 @@ def _connects(waited: Times) -> Check:
     return Check(name="connects", value=value)
 
 
-def _parts(saved: SavedRun, order: Times, sent: Times, done: Times) -> list[Check]:
+def _parts(saved: SavedRun, order: Times, sent: Times, done: Times) -> Check:
     """The server's own parts of the time must fit into the round trip that the client saw."""
     total = np.zeros(len(sent), np.int64)
     told = np.zeros(len(sent), bool)
@@ -306,7 +306,7 @@ def _parts(saved: SavedRun, order: Times, sent: Times, done: Times) -> list[Chec
         total += np.clip(part, 0, 2**59)
     judged = told & (sent >= 0) & (done >= 0)
     if not judged.any():
-        return []
+        return Check(name="server timing", value="the answers told no parts")
     excess = int((total[judged] > (done - sent)[judged] + _PARTS_EXCESS_NS).sum())
     value = f"told by {int(judged.sum())} answers, {excess} of them more than the round trip by over {format_duration(_PARTS_EXCESS_NS)}"
     problem = None
@@ -315,7 +315,7 @@ def _parts(saved: SavedRun, order: Times, sent: Times, done: Times) -> list[Chec
             f"{excess} of {int(judged.sum())} answers tell parts (Server-Timing) that add up to more than their round trip: "
             "the server's clock or its parts are wrong, so no part may be used; mend the server, or leave the parts out"
         )
-    return [Check(name="server timing", value=value, problem=problem)]
+    return Check(name="server timing", value=value, problem=problem)
 
 
 def _ends(rows: Any) -> tuple[dict[str, int], dict[str, int]]:
