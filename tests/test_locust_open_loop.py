@@ -415,7 +415,7 @@ def test_a_server_that_dies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["ctrl-c", "run-time"])
 def test_stopping_early_leaves_the_rest_as_rows(tmp_path: Path, server: SmallServer, how: str) -> None:
     arguments = ["--arrivals", "constant:rate=100,duration=10min"]
-    locust = Locust(tmp_path, server.url, *arguments, *(["-t", "2s"] if how == "run-time" else []), scenario="burst")
+    locust = Locust(tmp_path, server.url, *arguments, *(["-t", "8s"] if how == "run-time" else []), scenario="burst")
     if how == "ctrl-c":
         until(lambda: len(server.times) > 30, "requests come")
         locust.process.send_signal(signal.SIGINT)
