@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -23,6 +23,9 @@ from tests.small_server import SmallServer
 
 ARMS = "warm-pool,lazy"
 FLAGS = ("--arms", ARMS, "--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
+
+
+STARTED: list[subprocess.Popen[bytes]] = []
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
@@ -44,13 +47,25 @@ def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def start(environment: dict[str, str], folder: Path, *arguments: str | Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "bench", "burst", *map(str, arguments)]
     log = (folder / "log").open("ab")
-    return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    STARTED.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_over() -> Iterator[None]:
+    """A test that fails in the middle leaves no experiment behind, whose lock the next one would meet."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
 
 
 def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
     """Send the signal and wait until the command and everything that it had started are gone."""
+    wait_for(lambda: bool(family_of(process)), process)  # between two runs there is nobody for a moment
     family = family_of(process)
-    assert family
     os.kill(process.pid, number)
     code = process.wait(60)
     _, alive = psutil.wait_procs(family, timeout=30)
