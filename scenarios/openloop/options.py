@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.errors import BenchError
 from bench.load.schedule import Schedule
+from bench.records import RunFolder
 from bench.units import parse_duration_ns
 from scenarios.openloop.run import Plan, collect_environment
 from scenarios.openloop.target import find_target
@@ -83,7 +84,7 @@ def make_plan(scenario: Scenario, options: Any) -> Plan:
         if value is not None and value < least:
             raise BenchError(f"{flag} is {value}, and must be at least {least}")
     results = Path(options.results)
-    check_writable(results)
+    RunFolder.check_writable(results)  # early, before a server is asked for anything
     schedule = scenario.make_schedule(options)
     host = (options.host or DEFAULT_HOST).rstrip("/")
     target = find_target(
@@ -107,14 +108,3 @@ def make_plan(scenario: Scenario, options: Any) -> Plan:
         settings={"host": host, **{option.name: getattr(options, option.name) for option in scenario.all_options}},
         environment=collect_environment(),
     )
-
-
-def check_writable(results: Path) -> None:
-    """Raises BenchError early, before a server is asked for anything."""
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-        trial = results / ".writable"
-        trial.touch()
-        trial.unlink()
-    except OSError as error:
-        raise BenchError(f"results folder {results} cannot be written ({error.strerror}); name another with --results") from None
