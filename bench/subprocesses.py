@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -166,14 +167,19 @@ def _die_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def stop_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into KeyboardInterrupt for a while, so that both leave by the same way: results kept, children ended."""
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Turn SIGTERM into KeyboardInterrupt for a while, as SIGINT is, so that both leave by the same way: results kept,
+    children ended. The event is set once either came: code that swallows the interrupt cannot hide that."""
+    came = threading.Event()
 
     def interrupt(number: int, frame: object) -> None:
+        came.set()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
-        yield
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -100,10 +100,9 @@ def burst(
     """
     from bench.engine.resolve import BuildOptions, cache_folder
     from bench.experiment.conduct import only_one, reopen
-    from bench.subprocesses import stop_on_sigterm
 
     if resume is not None:
-        with stop_on_sigterm(), only_one(force, cache_folder()):
+        with only_one(force, cache_folder()):
             _go_on(*reopen(resume), as_json=as_json)
         return
     there = _targets(target, allow_remote, name, shape or [], values or []) if target else None
@@ -151,9 +150,8 @@ def run_burst(
     given, instead of `subject` and `arms`. Raises BenchError, InvalidRun."""
     from bench.engine.resolve import cache_folder
     from bench.experiment.conduct import only_one
-    from bench.subprocesses import stop_on_sigterm
 
-    with stop_on_sigterm(), only_one(force, cache_folder()):
+    with only_one(force, cache_folder()):
         _go_on(*_prepare(subject, build, arms, load, results, trust, there), as_json=as_json)
 
 

@@ -1,38 +1,37 @@
-"""The command line: `bench COMMAND`. Each command imports what it needs when it runs, so that `--help` stays quick."""
+"""Run one command: the errors that a user can mend as one sentence, every other one as a defect, and the exit code."""
 
 from __future__ import annotations
 
 import sys
+import threading
 
+from bench import streams
 from bench.cli import burst, check, coldstart, engines, environment, inspection, load, models, notebook, report, scenario, serve  # noqa: F401  (they add commands)
 from bench.cli.app import app
 from bench.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, BenchError, describe_defect, one_sentence
+from bench.subprocesses import stop_on_signals
 
 
-def main() -> None:
+def run() -> int:
     """Run the command line. A user's error is one sentence on standard error and an exit code, never a traceback."""
-    from bench import streams
-
     streams.open_missing()
     streams.forgive()
-    code = _run()
+    with stop_on_signals() as asked_to_stop:
+        code = _run(asked_to_stop)
     try:
         streams.flush()
     except OSError as error:
         if code == 0:  # else the command has said what is wrong
             print(f"bench: standard output cannot be written: {one_sentence(error)}", file=sys.stderr)
             code = EXIT_WRONG_INPUT
-    sys.exit(code)
+    return code
 
 
-def _run() -> int:
+def _run(asked_to_stop: threading.Event) -> int:
     """Run the command, say what went wrong, and return the exit code."""
-    from bench.subprocesses import stop_on_sigterm
-
     try:
         # Not "standalone": typer would draw a box around a wrong command or option where one sentence does.
-        with stop_on_sigterm():
-            exit_code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        exit_code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except BenchError as error:
         print(f"bench: {one_sentence(error)}", file=sys.stderr)
         return error.exit_code
@@ -44,6 +43,9 @@ def _run() -> int:
     except Exception as error:
         # typer has no public name for the class of its usage errors; all of them can say what is wrong
         if not hasattr(error, "format_message"):
+            if asked_to_stop.is_set():  # a library may turn the interrupt into an error of its own
+                print("bench: stopped", file=sys.stderr)
+                return EXIT_INTERRUPTED
             print(describe_defect(error, "bench", "bench"), file=sys.stderr)
             return EXIT_DEFECT
         print(f"bench: {error.format_message().rstrip('.')}; see `{_help_command(error)}`", file=sys.stderr)
