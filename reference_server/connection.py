@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -33,6 +35,7 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 8  # requests that wait behind the one being answered; with more of them nothing is read
 _PARSED_AT_ONCE = 16 * 1024  # bytes: bounds the requests that one look at the pipeline's length can be late by
 _SMALL_PIECE = 1024  # bytes of a body: a piece has an overhead of some 50, which is too much for smaller ones
+_JOINED_BYTES = 64 * 1024  # a reply up to this is sent in one piece, a larger one without copying its tensors
 _IDLE, _HEADERS, _BODY = 0, 1, 2
 
 
@@ -78,9 +81,12 @@ class Connection(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._answering: RequestResponseCycle | None = None  # `cycle` is the one that came last
+        self._default_headers: list[tuple[bytes, bytes]] | None = None
+        self._head = b""  # status line and default headers of a reply
         self._unread = memoryview(b"")  # received, but not parsed while the pipeline is full
+        self._bypassing = False  # the body that is coming no longer goes through the parser
         self._refused = False  # the last answer is decided; what the client still sends is dropped
-        self._chunks: list[bytes | bytearray] = []
+        self._chunks: list[bytes | bytearray | memoryview] = []
         self._body_bytes = 0
         self._header_bytes = 0  # of the headers that are coming, in the pieces before this one
         self._piece_bytes = 0  # of what is being parsed
@@ -126,7 +132,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._silent = False
-        if len(data) <= _PARSED_AT_ONCE and not self._unread:
+        if len(data) <= _PARSED_AT_ONCE and not self._unread and not self._bypassing:
             self._parse(data)
             if len(self.pipeline) > MAX_PIPELINED:
                 self._stop_reading()
@@ -140,15 +146,17 @@ class Connection(HttpToolsProtocol):
                 self._stop_reading()
                 return
             size = _PARSED_AT_ONCE
-            if self._phase == _BODY and len(self._unread) > size:
-                size = max(size, self._body_left())
+            if self._phase == _BODY and (self._bypassing or len(self._unread) > size):
+                left = self._body_left()
+                self._bypassing = left > 0
+                size = left or size
             piece, self._unread = self._unread[:size], self._unread[size:]
             self._parse(piece)
 
     def _body_left(self) -> int:
         """How much of what comes next is the rest of a body, and no request: bytes, 0 where that is not known."""
-        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        return int(length) - self._body_bytes
+        headers = dict(self.headers)
+        return 0 if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0)) - self._body_bytes
 
     def _stop_reading(self) -> None:
         self._flow.full = True
@@ -167,7 +175,11 @@ class Connection(HttpToolsProtocol):
             return
         self._behind = False
         self._piece_bytes = len(data)
-        super().data_received(data)  # type: ignore[arg-type]  # the parser takes any buffer
+        if self._bypassing:
+            self._unset_keepalive_if_required()
+            self._take_body(data)
+        else:
+            super().data_received(data)  # type: ignore[arg-type]  # the parser takes any buffer
         if self._phase == _HEADERS:
             if not self._behind:  # else only a part of this piece is theirs; when they are complete, all are counted exactly
                 self._header_bytes += len(data)
@@ -179,6 +191,15 @@ class Connection(HttpToolsProtocol):
         elif self._phase == _IDLE and self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete:
             # The rest of a body came after its reply: uvicorn has stopped the keep-alive timer and would not start it again.
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _take_body(self, piece: bytes | memoryview) -> None:
+        """The parser would only copy what is known to be body."""
+        self.on_body(piece)  # kept as it is, and joined at the end
+        if self._body_left() == 0:
+            self._bypassing = False
+            self.parser = httptools.HttpRequestParser(self)  # the old one waits for what it was not shown
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+            self.on_message_complete()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -212,7 +233,7 @@ class Connection(HttpToolsProtocol):
     def _exact_header_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)  # `: ` and the line's end
 
-    def on_body(self, body: bytes) -> None:
+    def on_body(self, body: bytes | memoryview) -> None:
         cycle = self.cycle
         self._body_bytes += len(body)
         if cycle.response_complete or self._refused:
@@ -243,6 +264,40 @@ class Connection(HttpToolsProtocol):
         self.cycle.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment]  # the first is never a bytearray
         self._chunks = []
         self.cycle.message_event.set()
+
+    # Answering
+
+    async def answer(self, headers: bytes, chunks: Sequence[bytes | memoryview]) -> None:
+        """Send a whole 200 reply to the request at hand; `headers` are lines that each end in CRLF, Content-Length among them.
+
+        It does what uvicorn's `send` does, for a reply that needs no checks, and in one write where it is small: header and
+        body in a segment each would wake the client twice.
+        """
+        cycle = self._answering
+        assert cycle is not None
+        if self._flow.write_paused and not cycle.disconnected:
+            await self._flow.drain()
+        if cycle.disconnected:
+            return
+        if cycle.default_headers is not self._default_headers:  # uvicorn makes new ones each second
+            self._default_headers = cycle.default_headers
+            lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
+            self._head = b"".join((STATUS_LINE[200], *lines))
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        first, *rest = chunks
+        head = (self._head, headers, b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", first)
+        if sum(map(len, rest)) <= _JOINED_BYTES:
+            self.transport.write(b"".join((*head, *rest)))
+        else:
+            self.transport.write(b"".join(head))
+            for chunk in rest:
+                self.transport.write(chunk)
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     # Timers
 

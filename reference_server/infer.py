@@ -21,8 +21,7 @@ from reference_server.server_timing import Timing
 from reference_server.statistics import ModelStatistics
 from reference_server.tensors import RequestRefused
 
-_OCTETS = b"application/octet-stream"
-_JOINED_BYTES = 64 * 1024  # a reply up to this is sent in one piece, a larger one without copying its tensors
+_HOW_IT_IS_SENT = frozenset((b"content-encoding", b"transfer-encoding", b"upgrade"))
 
 
 class ClientGone(Exception):
@@ -77,15 +76,11 @@ class Inference:
                 raise  # the server is being stopped, not the client
             self._record(call, 0, "cancelled", now_ns() - call.started_ns)
         else:
-            await self._send_answer(call, send, answer)
+            await self._send_answer(call, answer)
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise RequestRefused(415, "compressed bodies are not taken; send the body as it is")
-        if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-            raise RequestRefused(415, "the only transfer encoding taken is chunked")
-        if b"upgrade" in headers:
-            raise RequestRefused(400, "upgrades are not supported; send the request without an Upgrade header")
+        if not _HOW_IT_IS_SENT.isdisjoint(headers):
+            _check_plain(headers)
         limit = self._max_body_bytes
         length = headers.get(b"content-length")
         if length is not None and int(length) > limit:
@@ -113,24 +108,18 @@ class Inference:
             call.connection.running = None
         return self._codec.encode(request, outputs)
 
-    async def _send_answer(self, call: _Call, send: Send, answer: InferReply) -> None:
+    async def _send_answer(self, call: _Call, answer: InferReply) -> None:
         timing = call.timing
         duration_ns = now_ns() - call.started_ns
         rest = duration_ns - timing.queue_ns - timing.pool_ns - timing.load_ns - timing.input_ns - timing.infer_ns - timing.output_ns
         timing.output_ns += max(rest, 0)
         self._record(call, 200, "ok", duration_ns)
-        length = b"%d" % answer.content_length
-        headers = [(b"content-type", JSON), (b"content-length", length), (b"server-timing", server_timing(timing))]
-        if answer.header_length is not None:
-            headers[0] = (b"content-type", _OCTETS)
-            headers.append((b"inference-header-content-length", b"%d" % answer.header_length))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        if answer.content_length <= _JOINED_BYTES:
-            await send({"type": "http.response.body", "body": b"".join(answer.chunks)})
-            return
-        last = len(answer.chunks) - 1
-        for index, chunk in enumerate(answer.chunks):
-            await send({"type": "http.response.body", "body": chunk, "more_body": index != last})
+        headers = b"content-length: %d\r\nserver-timing: %b\r\n" % (answer.content_length, server_timing(timing))
+        if answer.header_length is None:
+            headers += b"content-type: application/json\r\n"
+        else:
+            headers += b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % answer.header_length
+        await call.connection.answer(headers, answer.chunks)
 
     async def _finish(self, call: _Call, send: Send, status: int, outcome: str, message: str, headers: tuple[Header, ...] = ()) -> None:
         """Answer with an error. What is in none of the parts was spent before the pool (`queue`), or after a run (`output`)."""
@@ -166,6 +155,16 @@ class Inference:
                 traceparent=call.headers.get(b"traceparent"),
                 request_id=None if request is None else request.id,
             )
+
+
+def _check_plain(headers: dict[bytes, bytes]) -> None:
+    """Raises RequestRefused where the body is sent in a way that is not taken here."""
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise RequestRefused(415, "compressed bodies are not taken; send the body as it is")
+    if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        raise RequestRefused(415, "the only transfer encoding taken is chunked")
+    if b"upgrade" in headers:
+        raise RequestRefused(400, "upgrades are not supported; send the request without an Upgrade header")
 
 
 class _Call:

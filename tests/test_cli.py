@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 
-import bench.cli
+from bench.cli.app import app
 
 HEAVY = (
     "numpy", "onnx", "onnxruntime", "pandas", "matplotlib", "pyarrow", "scipy", "numba", "starlette", "uvicorn", "locust", "gevent",
@@ -33,7 +33,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         yield from commands(child, (*path, name))
 
 
-ALL = list(commands(typer.main.get_command(bench.cli.app)))
+ALL = list(commands(typer.main.get_command(app)))
 LEAVES = [(path, command) for path, command in ALL if not hasattr(command, "commands")]
 
 
