@@ -306,41 +306,57 @@ def test_expect_continue(shared: Server) -> None:
 # Load and clients that misbehave
 
 
-def test_live_while_loading_ready_when_loaded(tmp_path: Path, engine: Callable[..., Path]) -> None:
-    with serving(tmp_path, engine(load_ns=500 * MS), until="listening") as server:
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """Where an engine with `gate=gate` stands still while there is a file, so that a state lasts until the test has seen it."""
+    return tmp_path / "gate"
+
+
+def test_live_while_loading_ready_when_loaded(tmp_path: Path, engine: Callable[..., Path], gate: Path) -> None:
+    gate.touch()
+    with serving(tmp_path, engine(gate=gate), until="listening") as server:
         assert server.ask("GET", "/v2/health/live")[0] == 200
         assert server.ask("GET", "/v2/health/ready")[0] == 503
         assert server.ask("GET", "/v2/models/synthetic/ready")[0] == 503
+        gate.unlink()
         assert server.process.stdout is not None and server.process.stdout.readline() == "ready\n"
         assert server.ask("GET", "/v2/health/ready")[0] == 200
         assert server.infer()[0] == 200
 
 
-def test_the_queue_limit_sheds(tmp_path: Path, engine: Callable[..., Path]) -> None:
-    with serving(tmp_path, engine(service_ns=300 * MS), "--queue-limit", "1") as server:
+def test_the_queue_limit_sheds(tmp_path: Path, engine: Callable[..., Path], gate: Path) -> None:
+    with serving(tmp_path, engine(gate=gate), "--queue-limit", "1") as server:
+        gate.touch()
         first, second = (server.open(raw_request(good_body(), "Connection: close")) for _ in range(2))
         until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 1, "one request waits")
         status, headers, body = server.infer()
         assert status == 503 and int(headers["retry-after"]) >= 1
         assert "wait for model synthetic" in json.loads(body)["error"]
+        gate.unlink()
         assert read_all(first).startswith(b"HTTP/1.1 200") and read_all(second).startswith(b"HTTP/1.1 200")
 
 
-def test_a_client_that_goes_away_frees_its_place(tmp_path: Path, engine: Callable[..., Path]) -> None:
-    with serving(tmp_path, engine(service_ns=400 * MS), "--queue-limit", "1") as server:
-        running, waiting = (server.open(raw_request(good_body(), "Connection: close")) for _ in range(2))
+def test_a_client_that_goes_away_frees_its_place(tmp_path: Path, engine: Callable[..., Path], gate: Path) -> None:
+    with serving(tmp_path, engine(gate=gate), "--queue-limit", "1") as server:
+        gate.touch()
+        running = server.open(raw_request(good_body(), "Connection: close"))
+        until(lambda: server.metric('coldburst_slots{model="synthetic",state="busy"}') == 1, "the first one runs")
+        waiting = server.open(raw_request(good_body(), "Connection: close"))
         until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 1, "one request waits")
         waiting.close()
         until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 0, "its place is free")
-        assert server.infer()[0] == 200
+        next_one = server.open(raw_request(good_body(), "Connection: close"))
+        until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 1, "another one took it")
+        gate.unlink()
         assert read_all(running).startswith(b"HTTP/1.1 200")
+        assert read_all(next_one).startswith(b"HTTP/1.1 200")
         assert server.metric('coldburst_requests_total{model="synthetic",outcome="cancelled"}') == 1
         assert server.metric('coldburst_requests_total{model="synthetic",outcome="ok"}') == 2
         assert "Traceback" not in server.errors()
 
 
 def test_slow_and_silent_clients_are_sent_away(tmp_path: Path, engine: Callable[..., Path]) -> None:
-    with serving(tmp_path, engine(), "--header-timeout", "200ms", "--body-timeout", "300ms") as server:
+    with serving(tmp_path, engine(), "--header-timeout", "500ms", "--body-timeout", "600ms") as server:
         silent = server.open()
         half_headers = server.open(b"POST /v2/models/synthetic/infer HTTP/1.1\r\nHost")
         half_body = server.open(raw_request(good_body())[:-5])
@@ -367,7 +383,7 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, synthetic: Synth
     body = good_body(parameters={"binary_data_output": True})
     with serving(tmp_path, big, "--body-timeout", "300ms") as server:
         connection = server.open(raw_request(body) * 4)
-        until(lambda: open_sockets(server) == 1, "the connection is accepted")
+        until(lambda: server.metric('coldburst_requests_total{model="synthetic",outcome="ok"}') > 0, "the first answer is written")
         until(lambda: open_sockets(server) == 0, "the connection is gone")
         assert len(read_all(connection)) < 4 * 4_000_000
         assert server.infer()[0] == 200
@@ -627,8 +643,9 @@ def test_the_phases_of_a_start_are_told(tmp_path: Path, engine: Callable[..., Pa
 # Life
 
 
-def test_sigterm_under_load_drains(tmp_path: Path, engine: Callable[..., Path]) -> None:
-    with serving(tmp_path, engine(service_ns=300 * MS), "--pool-size", "2") as server:
+def test_sigterm_under_load_drains(tmp_path: Path, engine: Callable[..., Path], gate: Path) -> None:
+    with serving(tmp_path, engine(gate=gate), "--pool-size", "2") as server:
+        gate.touch()
         idle = http.client.HTTPConnection(server.address, timeout=20)
         idle.request("GET", "/v2/health/live")
         idle.getresponse().read()
@@ -641,6 +658,7 @@ def test_sigterm_under_load_drains(tmp_path: Path, engine: Callable[..., Path]) 
         assert (refused.status, refused.headers["Connection"]) == (503, "close")
         assert "shutting down" in json.loads(refused.read())["error"]
         assert server.ask("GET", "/v2/health/ready")[0] == 503
+        gate.unlink()
         assert [read_all(connection)[:15] for connection in accepted] == [b"HTTP/1.1 200 OK"] * 4
         assert server.process.wait(20) == 0
         assert "Traceback" not in server.errors()
@@ -674,15 +692,19 @@ def test_sigterm_while_loading_does_not_wait_for_the_load(tmp_path: Path, engine
         assert "Traceback" not in server.errors()
 
 
-def test_kill_nine_loses_only_what_was_in_flight(tmp_path: Path, engine: Callable[..., Path]) -> None:
-    directory = engine(service_ns=300 * MS)
+def test_kill_nine_loses_only_what_was_in_flight(tmp_path: Path, engine: Callable[..., Path], gate: Path) -> None:
+    directory = engine(gate=gate)
     with serving(tmp_path, directory) as server:
+        gate.touch()
         connection = server.open(raw_request(good_body()))
         until(lambda: server.metric('coldburst_slots{model="synthetic",state="busy"}') == 1, "it runs")
         server.process.kill()
         assert server.process.wait(10) == -signal.SIGKILL
         assert read_all(connection) == b""
-        port = server.port
+        gate.unlink()
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind(("127.0.0.1", server.port))
     with serving(tmp_path, directory, "--host", "127.0.0.1") as server:  # nothing was left behind that stops a new start
         assert server.infer()[0] == 200
         again = subprocess.run([*command(directory)[:-1], str(server.port)], cwd=ROOT, capture_output=True, text=True, timeout=30)
@@ -691,9 +713,6 @@ def test_kill_nine_loses_only_what_was_in_flight(tmp_path: Path, engine: Callabl
             again.stderr
             == f"reference_server: cannot listen on 127.0.0.1:{server.port} (Address already in use); choose another --host or --port\n"
         )
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        free.bind(("127.0.0.1", port))
 
 
 def test_an_engine_deleted_under_a_running_server(tmp_path: Path, engine: Callable[..., Path]) -> None:
