@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from bench.cli.app import app
+from bench.cli.run import app
 
 HEAVY = (
     "numpy", "onnx", "onnxruntime", "pandas", "matplotlib", "pyarrow", "scipy", "numba", "starlette", "uvicorn", "locust", "gevent",
