@@ -47,7 +47,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(self.address, timeout=20)
+        connection = http.client.HTTPConnection(self.address, timeout=60)
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
         content = response.read()
@@ -58,7 +58,7 @@ class Server:
         return self.ask("POST", INFER, good_body(), headers)
 
     def open(self, data: bytes = b"") -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         connection.sendall(data)
         return connection
 
@@ -120,9 +120,9 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, f"waited 20 s in vain: {what}"
+        assert time.monotonic() < deadline, f"waited 60 s in vain: {what}"
         time.sleep(0.01)
 
 
@@ -247,7 +247,7 @@ def test_bodies_that_are_not_taken(shared: Server) -> None:
 
 
 def test_a_connection_survives_a_body_that_was_too_large(shared: Server) -> None:
-    connection = http.client.HTTPConnection(shared.address, timeout=20)
+    connection = http.client.HTTPConnection(shared.address, timeout=60)
     for body, status in ((b" " * 500_000, 413), (good_body(), 200)):
         connection.request("POST", INFER, body)
         response = connection.getresponse()
@@ -418,7 +418,7 @@ def test_json_lines(tmp_path: Path, engine: Callable[..., Path]) -> None:
         server.ask("POST", INFER, good_body(id='a "quoted" id'))
         server.ask("POST", INFER, b"{")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
         lines = [json.loads(line) for line in server.errors().splitlines()]
     requests = [line for line in lines if line["event"] == "request"]
     assert [line["trace_id"] for line in requests] == ["0af7651916cd43dd8448eb211c80319c"] + [None] * 6
@@ -597,7 +597,7 @@ def test_a_client_that_vanishes_is_no_defect(tmp_path: Path, engine: Callable[..
         until(lambda: open_sockets(server) == 0, "all connections are gone")
         assert server.infer()[0] == 200
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
         assert server.errors() == "reference_server: SIGTERM: finishing what was accepted\n"
 
 
@@ -614,7 +614,7 @@ def test_no_wait_for_a_slot_ends_early(tmp_path: Path, engine: Callable[..., Pat
         for client in clients:
             client.join()
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
         lines = [json.loads(line) for line in server.errors().splitlines()]
     waits = [line["pool_ns"] + line["load_ns"] for line in lines if line.get("outcome") == "shed"]
     assert len(waits) >= 5
@@ -646,7 +646,7 @@ def test_the_phases_of_a_start_are_told(tmp_path: Path, engine: Callable[..., Pa
 def test_sigterm_under_load_drains(tmp_path: Path, engine: Callable[..., Path], gate: Path) -> None:
     with serving(tmp_path, engine(gate=gate), "--pool-size", "2") as server:
         gate.touch()
-        idle = http.client.HTTPConnection(server.address, timeout=20)
+        idle = http.client.HTTPConnection(server.address, timeout=60)
         idle.request("GET", "/v2/health/live")
         idle.getresponse().read()
         accepted = [server.open(raw_request(good_body())) for _ in range(4)]
@@ -660,7 +660,7 @@ def test_sigterm_under_load_drains(tmp_path: Path, engine: Callable[..., Path], 
         assert server.ask("GET", "/v2/health/ready")[0] == 503
         gate.unlink()
         assert [read_all(connection)[:15] for connection in accepted] == [b"HTTP/1.1 200 OK"] * 4
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
         assert "Traceback" not in server.errors()
 
 
@@ -671,7 +671,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, engine: Callable[..., Path
         server.process.send_signal(signal.SIGTERM)
         until(lambda: "SIGTERM" in server.errors(), "the first signal is seen")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == 128 + signal.SIGTERM
+        assert server.process.wait(60) == 128 + signal.SIGTERM
         assert read_all(connection) == b""
 
 
@@ -680,15 +680,15 @@ def test_the_drain_timeout_cuts_off(tmp_path: Path, engine: Callable[..., Path])
         connection = server.open(raw_request(good_body()))
         until(lambda: server.metric('coldburst_waiting{model="synthetic"}') == 1, "the request is there")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == 1
+        assert server.process.wait(60) == 1
         assert "1 requests were cut off" in server.errors()
         assert read_all(connection) == b""
 
 
 def test_sigterm_while_loading_does_not_wait_for_the_load(tmp_path: Path, engine: Callable[..., Path]) -> None:
-    with serving(tmp_path, engine(load_ns=60_000 * MS), "--drain-timeout", "200ms", until="listening") as server:
+    with serving(tmp_path, engine(load_ns=600_000 * MS), "--drain-timeout", "200ms", until="listening") as server:
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
         assert "Traceback" not in server.errors()
 
 
@@ -699,7 +699,7 @@ def test_kill_nine_loses_only_what_was_in_flight(tmp_path: Path, engine: Callabl
         connection = server.open(raw_request(good_body()))
         until(lambda: server.metric('coldburst_slots{model="synthetic",state="busy"}') == 1, "it runs")
         server.process.kill()
-        assert server.process.wait(10) == -signal.SIGKILL
+        assert server.process.wait(60) == -signal.SIGKILL
         assert read_all(connection) == b""
         gate.unlink()
         with socket.socket() as free:
@@ -707,7 +707,7 @@ def test_kill_nine_loses_only_what_was_in_flight(tmp_path: Path, engine: Callabl
             free.bind(("127.0.0.1", server.port))
     with serving(tmp_path, directory, "--host", "127.0.0.1") as server:  # nothing was left behind that stops a new start
         assert server.infer()[0] == 200
-        again = subprocess.run([*command(directory)[:-1], str(server.port)], cwd=ROOT, capture_output=True, text=True, timeout=30)
+        again = subprocess.run([*command(directory)[:-1], str(server.port)], cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert again.returncode == 2
         assert (
             again.stderr
@@ -722,7 +722,7 @@ def test_an_engine_deleted_under_a_running_server(tmp_path: Path, engine: Callab
         assert server.infer()[0] == 200
         assert server.ask("GET", "/v2/health/ready")[0] == 200
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
 @pytest.mark.parametrize(
@@ -745,7 +745,7 @@ def test_a_start_that_fails_says_why_in_one_sentence(tmp_path: Path, engine: Cal
     places = {"engine": engine(), "failing": engine(fail_every_loads=1), "missing": tmp_path / "missing"}
     filled = [argument.format(**places) for argument in arguments]
     run = subprocess.run(
-        [sys.executable, "-m", "reference_server", "--port", "0", *filled], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "reference_server", "--port", "0", *filled], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert run.returncode == 2, run.stderr
     assert names in run.stderr
@@ -756,7 +756,7 @@ def test_concurrent_clients_get_their_own_answers(shared: Server) -> None:
     wrong: list[object] = []
 
     def client(number: int) -> None:
-        connection = http.client.HTTPConnection(shared.address, timeout=20)
+        connection = http.client.HTTPConnection(shared.address, timeout=60)
         for step in range(50):
             value = float(number * 1000 + step)
             entry = {"name": "input", "shape": [1, ELEMENTS], "datatype": "FP32", "data": [value] * ELEMENTS}

@@ -67,7 +67,7 @@ def test_a_server_with_closed_streams_ends_cleanly(bench_environment: dict[str, 
         assert server.stdout is not None
         said = [server.stdout.readline() for _ in range(2)]
         server.send_signal(signal.SIGTERM)
-        _, errors = server.communicate(timeout=60)
+        _, errors = server.communicate(timeout=120)
     assert said[1] == "ready\n"
     assert server.returncode == 0, errors
     assert "Traceback" not in errors
