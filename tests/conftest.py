@@ -49,6 +49,10 @@ def bench_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     """The environment for commands: this tree's packages, and a cache of engines that is the session's own."""
     own = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     fonts = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "matplotlib"  # seconds of work, and the same for all
+    try:
+        fonts.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written
+        fonts = tmp_path_factory.mktemp("fonts")
     return {"MPLCONFIGDIR": str(fonts), **os.environ, **own}
 
 

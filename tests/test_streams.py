@@ -46,6 +46,11 @@ def test_the_version(shell: Shell) -> None:
     assert (ended.stdout, ended.stderr) == (f"bench {bench.__version__}\n", "code 0\n")
 
 
+def test_what_a_library_has_to_say_of_its_own_folder_is_not_printed(shell: Shell) -> None:
+    ended = shell("$BENCH schedule --arrivals poisson:rate=5,duration=1s -o a.parquet --plot", MPLCONFIGDIR="/proc/nowhere")
+    assert ended.stderr == "code 0\n"
+
+
 def test_a_run_whose_reader_leaves_is_kept_whole_and_its_gates_count(shell: Shell, synthetic: Callable[..., Path], tmp_path: Path) -> None:
     engine = synthetic(slot_ns=1_000_000)
     ended = shell(f"$BENCH coldstart {engine} --level slot --trials 1 --gate 'slot.p50 < 1ns' | true", PYTHONIOENCODING="ascii")
