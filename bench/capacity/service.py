@@ -24,7 +24,7 @@ CURVE = "curve"
 RAMP, STEADY, DRAIN = "ramp", "steady", "drain"
 LEAST_SAMPLES = 100
 _PARTS = ("queue_ns", "pool_ns", "load_ns", "input_ns", "infer_ns", "output_ns")
-_COLUMNS = ("round", "busy", "batch", "phase", "status", "sent_ns", "done_ns", *_PARTS)
+_COLUMNS = ("round", "busy", "batch", "phase", "sent_ns", "done_ns", *_PARTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +152,8 @@ def service_curve(saved: SavedRun) -> ServiceCurve:
 
 
 def _levels(table: pa.Table) -> tuple[ServiceLevel, ...]:
-    columns = {name: table.column(name).to_numpy() for name in ("round", "busy", "batch", "phase", "status")}
-    keep = (columns["phase"] == STEADY) & (columns["status"] == "ok")
+    columns = {name: table.column(name).to_numpy() for name in ("busy", "batch", "phase")}
+    keep = columns["phase"] == STEADY
     for name in _PARTS:  # of a server that does not tell
         keep &= table.column(name).is_valid().to_numpy()
     numbers = {name: table.column(name).to_numpy()[keep].astype(np.int64) for name in (*_PARTS, "sent_ns", "done_ns", "round")}
@@ -172,19 +172,25 @@ def _level(busy: int, batch: int, rows: Mapping[str, NDArray[np.int64]]) -> Serv
     part = {name: values[order] for name, values in rows.items()}
     service = part["input_ns"] + part["infer_ns"] + part["output_ns"].min()
     overhead = part["done_ns"] - part["sent_ns"] - part["pool_ns"] - part["load_ns"] - service
-    rounds = [part["done_ns"][part["round"] == number] for number in np.unique(part["round"])]
-    spans_s = [float(done[-1] - done[0]) / 1e9 for done in rounds]
-    # From one answer to the last lie as many services as answers but one.
-    answers = [len(done) - 1 for done in rounds]
-    each = tuple(count / span for count, span in zip(answers, spans_s, strict=True) if span > 0)
+    done = [part["done_ns"][part["round"] == number] for number in np.unique(part["round"])]
+    rates = [_rate_per_s(times) for times in done]
     return ServiceLevel(
         busy=busy,
         batch=batch,
         service_ns=service,
         overhead_ns=np.maximum(overhead, 0),
-        throughput_per_s=sum(answers) / sum(spans_s) if sum(spans_s) > 0 else 0.0,
-        round_throughputs_per_s=each,
+        throughput_per_s=sum(rate * len(times) for rate, times in zip(rates, done, strict=True)) / len(order),
+        round_throughputs_per_s=tuple(rates),
     )
+
+
+def _rate_per_s(done_ns: NDArray[np.int64]) -> float:
+    """Answers a second: the slope of the line through their count over time. Slots that began together also end
+    together, and a count between two moments would depend on how many of them fell just outside."""
+    since_s = (done_ns - done_ns[0]) / 1e9
+    off_s = since_s - since_s.mean()
+    spread = float(off_s @ off_s)
+    return float(off_s @ np.arange(len(done_ns))) / spread if spread > 0 else 0.0
 
 
 def _memory(timeline: pa.Table | None) -> tuple[Literal["resident", "device"], int | None, dict[int, int]]:
