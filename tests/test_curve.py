@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import BenchCommand, SyntheticFactory
+from conftest import ROOT, BenchCommand, SyntheticFactory
 
 from bench.analysis.curve import summarize, useful_slots
-from bench.capacity.measure import CurvePlan, check_plan, order_servers, parse_counts
+from bench.capacity.measure import CurvePlan, check_plan, order_servers, parse_counts, request_schema, server_schema
 from bench.capacity.service import LEAST_SAMPLES, ServiceCurve, ServiceLevel, read_service_curve
 from bench.errors import BenchError
 from bench.inference_client import server_parts_ns
@@ -94,6 +94,15 @@ def test_the_run_is_kept_whole(measured: Path) -> None:
     assert not list(measured.glob("*.jsonl"))
     summary = run.read_json("summary.json")
     assert summary is not None and summary["useful_slots"] == 4 and summary["independent"] is True
+
+
+def test_every_file_and_column_is_documented(measured: Path) -> None:
+    text = (ROOT / "results" / "README.md").read_text().partition("\n## `bench curve`")[2]
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    named = {name for row in rows for name in row[0].split(", ")}
+    assert {path.name for path in measured.iterdir()} <= named
+    assert set(request_schema().names) <= named
+    assert all(f"`{name}`" in text for name in server_schema().names)
 
 
 def test_it_is_reported(measured: Path, bench_command: BenchCommand) -> None:
