@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from bench.cli.run import app
+import bench.cli.run  # noqa: F401  (it adds the commands)
+from bench.cli.app import app
 
 HEAVY = (
     "numpy", "onnx", "onnxruntime", "pandas", "matplotlib", "pyarrow", "scipy", "numba", "starlette", "uvicorn", "locust", "gevent",
