@@ -36,6 +36,31 @@ class InferenceClient:
         """One request; returns status, headers (names in lower case) and body."""
         return self._ask("POST", f"/v2/models/{quote(model, safe='')}/infer", body, headers)
 
+    def load(self, model: str) -> None:
+        """Ask the server to load a model, and wait until it has (model repository extension). Raises BenchError with its words."""
+        self._change(model, "load")
+
+    def unload(self, model: str) -> None:
+        """The same, the other way round."""
+        self._change(model, "unload")
+
+    def _change(self, model: str, what: str) -> None:
+        path = f"/v2/repository/models/{quote(model, safe='')}/{what}"
+        status, _, body = self._ask("POST", path, b"{}", {"Content-Type": "application/json"})
+        if status != 200:
+            raise BenchError(f"{self._url} did not {what} {model}: {status} {_error_of(body)}")
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        """The model's entry of the statistics extension. Raises BenchError where the server has none of it."""
+        status, _, body = self._ask("GET", f"/v2/models/{quote(model, safe='')}/stats", None, {})
+        if status != 200:
+            raise BenchError(f"{self._url} has no statistics of {model}: {status} {_error_of(body)}")
+        try:
+            entries: list[dict[str, Any]] = json.loads(body)["model_stats"]
+            return next(entry for entry in entries if entry["name"] == model)
+        except (ValueError, KeyError, TypeError, StopIteration):
+            raise BenchError(f"{self._url} answers with something else than statistics of {model}") from None
+
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
         try:
             self._connection.request(method, path, body=body, headers=dict(headers))
@@ -53,6 +78,14 @@ class InferenceClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _error_of(body: bytes) -> str:
+    """The sentence of a V2 error, or the beginning of what came instead."""
+    try:
+        return str(json.loads(body)["error"])[:300]
+    except (ValueError, KeyError, TypeError):
+        return body[:80].decode(errors="replace")
 
 
 def encode_request(manifest: Manifest, inputs: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
