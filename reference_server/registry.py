@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import Manifest, read_manifest
 from bench.errors import BenchError
+from reference_server.jobs import LoadFailed
 from reference_server.metrics import ModelMetrics
 from reference_server.pool import Pool
 from reference_server.pool_settings import PoolSettings

@@ -38,6 +38,7 @@ class Burst:
     blocks: int = 5
     seed: int = 1
     first_contact: bool = False
+    during: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,10 @@ def burst(
     first_contact: Annotated[
         bool, typer.Option("--first-contact", help="One more block, in which a spike is the first that a ready server gets.")
     ] = False,
+    during: Annotated[
+        str | None,
+        typer.Option(metavar="load", help="Each arm once more, with one more engine loaded in its server as each spike begins."),
+    ] = None,
     results: options.Results = Path("results"),
     resume: Annotated[Path | None, typer.Option(metavar="EXPERIMENT", help="Go on with an interrupted experiment.")] = None,
     force: Annotated[bool, typer.Option(help="Run although another experiment runs on this machine.")] = False,
@@ -119,6 +124,7 @@ def burst(
         blocks=blocks,
         seed=seed,
         first_contact=first_contact,
+        during=during,
     )
     run_burst(subject, given, arms, load, results=results, trust=trust, force=force, as_json=as_json, there=there)
 
@@ -203,13 +209,19 @@ def _prepare(
     from bench.engine.manifest import read_manifest
     from bench.engine.resolve import resolve_engine
     from bench.experiment import plan
-    from bench.experiment.arms import parse_arms
+    from bench.experiment.arms import parse_arms, with_loads
     from bench.experiment.calibration import Capacity
     from bench.experiment.conduct import Setup, calibrate, start_experiment, try_settings
     from bench.records import RunFolder, new_run_id
     from bench.units import parse_duration_ns
 
     arms = parse_arms(arms_text) if there is None else list(there.arms)
+    if load.during not in (None, "load"):
+        raise BenchError(f"--during {load.during!r} is not known; write --during load, or leave it out")
+    if load.during is not None and there is not None:
+        raise BenchError("--during load is for servers that are started here; nothing is loaded in one that is already there")
+    if load.during is not None:
+        arms = with_loads(arms)
     hold_ns, rest_ns = parse_duration_ns(load.hold, "--hold"), parse_duration_ns(load.rest, "--rest")
     calibrate_ns = parse_duration_ns(load.calibrate, "--calibrate")
     slo_ns = None if load.slo is None else parse_duration_ns(load.slo, "--slo")

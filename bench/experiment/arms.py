@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
@@ -29,12 +30,16 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to serve the engine. `settings` are runtime settings (`threads=1`), `options` the keys of the text."""
+    """One way to serve the engine. `settings` are runtime settings (`threads=1`), `options` the keys of the text.
+
+    alone: the name of the arm that this one is but for the loads beside its traffic; None where there are none.
+    """
 
     name: str
     mode: str
     options: Mapping[str, str]
     settings: Mapping[str, str]
+    alone: str | None = None
 
     def flags(self) -> list[str]:
         """The server's command line for this arm."""
@@ -74,6 +79,11 @@ def parse_arms(text: str) -> list[Arm]:
     if len(set(names)) < len(names):
         raise BenchError(f"--arms {text!r}: the arm {next(n for n in names if names.count(n) > 1)} is there twice")
     return arms
+
+
+def with_loads(arms: Sequence[Arm]) -> list[Arm]:
+    """Each arm, and after it the same one with loads beside its traffic."""
+    return [each for arm in arms for each in (arm, dataclasses.replace(arm, name=f"{arm.name}+load", alone=arm.name))]
 
 
 def parse_targets(texts: Sequence[str], *, allow_remote: bool) -> list[Arm]:
