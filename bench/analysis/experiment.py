@@ -179,6 +179,11 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
     # An arm with loads stands beside the one that is the same without; any other beside the first.
     partners = [(known.get(str(alone[arm.name])) if alone[arm.name] else arms[0], arm) for arm in arms[1:]]
     comparisons = tuple(_compare(first, second, spikes, subject) for first, second in partners if first is not None)
+    beside = tuple(
+        loads_beside(files, name, felt[name], felt[files.name], planned=_spikes_of(files, subject))
+        for name, files in loaded.items()
+        if name in felt
+    )
     summary = ExperimentSummary(
         subject=subject.path.name,
         kind=subject.kind,
@@ -189,7 +194,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         slo_ns=subject.slo_ns,
         validity=tuple(validity),
         invalid=tuple(_invalid(validity)),
-        caveats=tuple(_caveats(subject, arms)),
+        caveats=tuple(_caveats(subject, arms, beside)),
         missing_runs=len(missing_runs(subject.path)),
         load=dict(subject.record.get("spikes") or (subject.record.get("schedule") or {}).get("provenance") or {}),
         capacities=dict(subject.record.get("capacities") or {}),
@@ -198,11 +203,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         first_contact=tuple(
             _first_contact(files.name, files.first_contact, subject.slo_ns) for files in subject.arms if files.first_contact
         ),
-        loads_beside=tuple(
-            loads_beside(files, name, felt[name], felt[files.name], planned=_spikes_of(files, subject))
-            for name, files in loaded.items()
-            if name in felt
-        ),
+        loads_beside=beside,
         sentence="",
     )
     return dataclasses.replace(summary, sentence=verdict(summary))
@@ -344,7 +345,7 @@ def _invalid(validity: Sequence[RunValidity]) -> list[str]:
     return [f"{one.run}: {check.problem}" for one in validity for check in one.validity.checks if check.problem]
 
 
-def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
+def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[LoadsBeside]) -> list[str]:
     found = []
     for files in subject.arms:
         if len(files.runs) < files.planned:
@@ -352,6 +353,10 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
                 f"{files.name}: {files.planned - len(files.runs)} of {files.planned} runs are missing, because the experiment stopped"
             )
     found += [f"{arm.name}: {arm.unrecorded} arrivals have no record; the run was cut off" for arm in arms if arm.unrecorded]
+    for one in beside:
+        if one.loads < one.planned:
+            why = "; ".join(one.errors) or "the run was over before"
+            found.append(f"{one.arm}: {one.planned - one.loads} of {one.planned} loads did not succeed ({why})")
     if subject.on_cpu:
         found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")
     if subject.device is None:

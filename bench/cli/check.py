@@ -56,9 +56,15 @@ def check(
             damaged.append(error)  # the other runs of the experiment can be checked all the same
     valid = all(validity.valid for _, validity in checked) and not missing and not damaged
     results: list[LoadGateResult] = []
-    summary = None
-    if valid and (slos or goodput is not None or as_json):
-        summary, results = _judge(run, slos, goodput, arm or [])
+    summary, absent = None, None if valid else "the run is not valid or not whole"
+    bounded = bool(slos) or goodput is not None
+    if valid and (bounded or as_json):
+        try:
+            summary, results = _judge(run, slos, goodput, arm or [])
+        except BenchError as error:
+            if bounded or arm:
+                raise
+            absent = str(error)  # nobody asked for figures, and they cannot be had
     if as_json:
         reasons = [f"run {name} is missing" for name in missing] + [str(damage) for damage in damaged]
         reasons += [f"{path}: {one.problem}" for path, validity in checked for one in validity.checks if one.problem]
@@ -67,6 +73,7 @@ def check(
             "reasons": reasons,
             "missing_runs": len(missing),
             "sentence": None if summary is None else summary.sentence,
+            "absent": absent,
             "arms": [] if summary is None else [key_figures(one) for one in summary.arms],
             "runs": [{"run": str(path), **validity.to_json()} for path, validity in checked],
             "gates": [{"gate": one.gate, "arm": one.arm, "measured": one.measured, "passed": one.passed} for one in results],

@@ -141,6 +141,8 @@ def _recovery_difference(recovery: RecoveryComparison, first: str, second: str) 
     """The median difference of a spike with its interval, whose ends may be open, and how often each was not in time."""
     middle, ends = recovery.difference, recovery.interval
     line = f"recovery from a spike takes {_between(middle)} longer with {second} (median of {recovery.spikes} spikes"
+    if middle.low_ns == middle.high_ns == 0:
+        line = f"recovery from a spike takes as long with both (median of {recovery.spikes} spikes"
     if middle.high_ns is not None and middle.high_ns < 0:
         turned = Between(low_ns=-middle.high_ns, high_ns=None if middle.low_ns is None else -middle.low_ns)
         line = f"recovery from a spike takes {_between(turned)} longer with {first} (median of {recovery.spikes} spikes"
