@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class InferenceClient:
-    """`url` is the server's root, such as http://127.0.0.1:8000. Raises BenchError where nobody answers."""
+    """`url` is the server's root, such as http://127.0.0.1:8000; a path in it goes before every other path. Raises BenchError where nobody answers."""
 
     def __init__(self, url: str, timeout_s: float = 600.0) -> None:
         parts = urlsplit(url)
         self._url = url
+        self._prefix = parts.path.rstrip("/")
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
 
     def ready(self) -> bool:
@@ -35,6 +36,17 @@ class InferenceClient:
     def infer(self, model: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
         """One request; returns status, headers (names in lower case) and body."""
         return self._ask("POST", f"/v2/models/{quote(model, safe='')}/infer", body, headers)
+
+    def metadata(self, model: str) -> dict[str, Any]:
+        """What the server says of the model. Raises BenchError where it does not serve it."""
+        status, _, body = self._ask("GET", f"/v2/models/{quote(model, safe='')}", None, {})
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if status != 200 or not isinstance(found, dict):
+            raise BenchError(f"{self._url} does not serve {model}: {status} {_error_of(body)}")
+        return found
 
     def load(self, model: str) -> None:
         """Ask the server to load a model, and wait until it has (model repository extension). Raises BenchError with its words."""
@@ -63,7 +75,7 @@ class InferenceClient:
 
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
         try:
-            self._connection.request(method, path, body=body, headers=dict(headers))
+            self._connection.request(method, self._prefix + path, body=body, headers=dict(headers))
             reply = self._connection.getresponse()
             return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read()
         except (OSError, http.client.HTTPException) as error:

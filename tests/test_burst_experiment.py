@@ -120,6 +120,33 @@ def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str,
     assert (whole / "report.html").stat().st_size < 3_000_000
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("who", ["reference_server", "locust"])
+def test_a_killed_child_ends_the_run_and_keeps_what_was_measured(
+    tmp_path: Path, bench_environment: dict[str, str], bench_command: BenchCommand, who: str
+) -> None:
+    """In the middle of the second run, one beside which an engine is loaded: said, nothing orphaned, resumed to the end."""
+    results = tmp_path / "results"
+    load = ("--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "150", "--hold", "400ms", "--rest", "400ms")
+    process = start(bench_environment, tmp_path, "tiny", "--arms", "warm-pool", "--during", "load", *load, "--results", results)
+    wait_for(lambda: any(results.glob("*.partial/runs/*/run.json")), process)
+    wait_for(lambda: any(results.glob("*.partial/runs/*.partial/*.partial/requests.arrows")), process)
+    family = family_of(process)
+    (victim,) = (one for one in family if who in one.cmdline())
+    victim.kill()
+    assert process.wait(60) == EXIT_WRONG_INPUT
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+    said = (tmp_path / "log").read_text()
+    assert "was killed by SIGKILL" in said and "Traceback" not in said, said
+    (folder,) = results.glob("*.partial")
+    assert len(finished(folder)) == 1 and json.loads((folder / "summary.json").read_text())["missing_runs"] == 1
+    done = bench_command("burst", "--resume", folder, "--json")
+    assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
+    found = json.loads(done.stdout)
+    assert (found["missing_runs"], found["loads_beside"][0]["loads"]) == (0, 1)
+
+
 def test_servers_that_are_already_there(tmp_path: Path, bench_command: BenchCommand) -> None:
     """Two servers that tell nothing of their parts: what can be known is told, the rest is said not to be known."""
     load = ("--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
@@ -217,6 +244,9 @@ def test_what_cannot_be_loaded_beside_is_refused(
         (["http://127.0.0.1:1"], "is not NAME=URL"),
         (["a/b=http://127.0.0.1:1"], "is not NAME=URL"),
         (["a=127.0.0.1:1"], "is not NAME=URL"),
+        (["a=http://127.0.0.1:99999"], "is not NAME=URL"),
+        (["a=http://[::1"], "is not NAME=URL"),
+        (["a=https://127.0.0.1:1"], "is sent over plain http"),
         (["a=http://192.0.2.1:1"], "is another host: .*--allow-remote"),
         (["a=http://127.0.0.1:1", "a=http://127.0.0.1:2"], "the name a is there twice"),
     ],

@@ -211,7 +211,7 @@ def _prepare(
     from bench.experiment import plan
     from bench.experiment.arms import parse_arms, with_loads
     from bench.experiment.calibration import Capacity
-    from bench.experiment.conduct import Setup, calibrate, start_experiment, try_settings
+    from bench.experiment.conduct import Setup, calibrate, check_targets, start_experiment, try_settings
     from bench.records import RunFolder, new_run_id
     from bench.units import parse_duration_ns
 
@@ -240,12 +240,18 @@ def _prepare(
     rates = (load.base, load.peak)
     for text, flag in zip(rates, ("--base", "--peak"), strict=True):
         plan.check_rate(text, flag, [arm.name for arm in arms])
+    if count > plan.MOST_SPIKES or blocks > plan.MOST_BLOCKS:
+        raise BenchError(
+            f"--spikes {count} in --blocks {blocks}: at most {plan.MOST_SPIKES:,} spikes in {plan.MOST_BLOCKS:,} blocks are taken"
+        )
     if not 1 <= blocks <= count:
         raise BenchError(f"--spikes {count} cannot be split into --blocks {blocks}: each block needs a spike")
     RunFolder.check_writable(results)
     capacities: dict[str, Capacity] = {}
     if there is not None and plan.needs_calibration(*rates):
         raise BenchError("--target takes --base and --peak in requests a second: a server that is not ours is not calibrated")
+    if there is not None:
+        check_targets(arms, there.model)
     with steps(f"burst of {subject if there is None else there.model}") as progress:
         engine = resolve_engine(subject, build, progress) if there is None else None
         if engine is not None:

@@ -92,8 +92,13 @@ def parse_targets(texts: Sequence[str], *, allow_remote: bool) -> list[Arm]:
     arms = []
     for text in texts:
         name, separator, url = text.partition("=")
-        host = urlsplit(url).hostname
-        if not separator or not _TARGET_NAME.fullmatch(name) or not url.startswith(("http://", "https://")) or host is None:
+        try:
+            host, port = urlsplit(url).hostname, urlsplit(url).port
+        except ValueError:
+            host = port = None
+        if url.startswith("https://"):
+            raise BenchError(f"--target {text!r}: the load is sent over plain http; name an address that takes it")
+        if not separator or not _TARGET_NAME.fullmatch(name) or not url.startswith("http://") or host is None or port == 0:
             raise BenchError(f"--target {text!r} is not NAME=URL, such as ours=http://127.0.0.1:8000")
         if not allow_remote and not _is_loopback(host):
             raise BenchError(f"--target {text!r} is another host: load only what is yours, and say so with --allow-remote")
@@ -118,6 +123,8 @@ def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
         key, separator, value = pair.partition("=")
         if not separator or not value:
             raise BenchError(f"--arms {text!r}: {pair!r} is not KEY=VALUE")
+        if key in options or key in settings:
+            raise BenchError(f"--arms {text!r}: {key} is there twice in one arm; a further arm begins with its mode")
         (options if key in _FLAGS else settings)[key] = value
     for key, least in (("pool", 1), ("min", 0), ("max", 1), ("queue", 0)):
         value = options.get(key, "1")

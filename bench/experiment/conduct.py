@@ -22,6 +22,7 @@ from bench.experiment.calibration import Capacity, measure_capacity
 from bench.experiment.loads import loads_beside, second_name
 from bench.experiment.plan import PlannedRun, Spikes, plan_runs
 from bench.experiment.server_means import read_statistics, statistics_between
+from bench.inference_client import InferenceClient
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import read_schedule, write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder
@@ -87,6 +88,14 @@ def calibrate(
             server.wait_ready()
             found[arm.name] = measure_capacity(server.url, setup_engine, manifest, senders=arm.concurrency, duration_s=duration_s)
     return found
+
+
+def check_targets(arms: Sequence[Arm], model: str) -> None:
+    """Ask each server that is already there for the model, before anything is made. Raises BenchError."""
+    for arm in arms:
+        if arm.url is not None:
+            with InferenceClient(arm.url, timeout_s=30) as client:
+                client.metadata(model)
 
 
 def try_settings(engine_dir: Path, arms: Sequence[Arm], *, trust: Path | None, progress: Callable[[str], None]) -> None:

@@ -105,13 +105,13 @@ def describe_comparison(comparison: ArmComparison) -> str:
     head = f"{comparison.second} against {comparison.first}"
     p99 = comparison.p99
     if p99 is None:
-        return f"{head}: no P99 ratio, because {comparison.reason}"
+        return f"{head}: no P99 ratio, because {comparison.reason}{_memory_difference(comparison)}"
     spikes = p99.units * p99.spikes_per_unit
     line = (
         f"{head}: P99 of a typical spike {format_duration(p99.second_p99_ns)} against {format_duration(p99.first_p99_ns)}, {p99.ratio:.3g}x"
     )
     if p99.ratio_interval is None or p99.difference_interval is None:
-        return f"{line} ({spikes} spikes, too few for an interval)"
+        return f"{line} ({spikes} spikes, too few for an interval){_memory_difference(comparison)}"
     ends = f"{_signed(p99.difference_interval.low)} to {_signed(p99.difference_interval.high)}"
     line += (
         f" (95 %: {p99.ratio_interval.low:.3g}x to {p99.ratio_interval.high:.3g}x), a difference of {_signed(p99.difference_ns)} "
@@ -125,6 +125,12 @@ def describe_comparison(comparison: ArmComparison) -> str:
         line += f"; {p99.more_spikes} more spikes would show this difference"
     if comparison.recovery is not None and comparison.recovery.spikes:
         line += f"; {_recovery_difference(comparison.recovery, comparison.first, comparison.second)}"
+    return line + _memory_difference(comparison)
+
+
+def _memory_difference(comparison: ArmComparison) -> str:
+    """What it costs; known also where nothing is said of the P99."""
+    line = ""
     if comparison.resident_bytes is not None:
         more = "more" if comparison.resident_bytes >= 0 else "less"
         line += f"; {format_size(abs(comparison.resident_bytes))} {more} resident memory"
