@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class InferenceClient:
-    """`url` is the server's root, such as http://127.0.0.1:8000; a path in it goes before every other path. Raises BenchError where nobody answers."""
+    """`url` is the server's root, such as http://127.0.0.1:8000; a path in it goes before every other path.
+
+    Raises BenchError where nobody answers.
+    """
 
     def __init__(self, url: str, timeout_s: float = 600.0) -> None:
         parts = urlsplit(url)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from resource import RLIMIT_FSIZE, setrlimit
 
 import psutil
 import pyarrow.parquet as pq
@@ -145,6 +146,21 @@ def test_a_killed_child_ends_the_run_and_keeps_what_was_measured(
     assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
     found = json.loads(done.stdout)
     assert (found["missing_runs"], found["loads_beside"][0]["loads"]) == (0, 1)
+
+
+def test_a_full_disk_loses_no_run(bench_command: BenchCommand, tmp_path: Path, tiny_engine: Path) -> None:
+    """No file may grow beyond what a run needs: the report does not fit, the runs and what is printed are there."""
+    load = ("--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "150", "--hold", "400ms", "--rest", "400ms")
+    limit = (60_000, 60_000)
+    done = bench_command(
+        "burst", tiny_engine, "--arms", "warm-pool", *load, "--results", "r", preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, limit)
+    )
+    assert done.returncode == EXIT_WRONG_INPUT and "Traceback" not in done.stderr, done.stderr
+    assert "File too large: r/" in done.stderr and "the runs are kept, so: bench report r/" in done.stderr
+    assert "P99 in spikes" in done.stdout
+    (folder,) = (tmp_path / "r").iterdir()
+    assert len(finished(folder)) == 1 and not (folder / "report.html").exists() and not list(folder.glob("*.new"))
+    assert bench_command("report", folder, "-o", "report.html").returncode == EXIT_FINE
 
 
 def test_servers_that_are_already_there(tmp_path: Path, bench_command: BenchCommand) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.app import app
-from bench.errors import BenchError, InvalidRun
+from bench.errors import BenchError, InvalidRun, one_sentence
 
 if TYPE_CHECKING:
     from bench.analysis.experiment import ExperimentSummary
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bench.experiment.conduct import Setup
     from bench.experiment.plan import PlannedRun
     from bench.records import RunFolder
+    from bench.report.page import Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +170,11 @@ def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_jso
     try:
         with bar("burst") as show:
             conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
-    except (KeyboardInterrupt, BenchError):
-        conclude(folder.path, as_json=as_json)
+    except (KeyboardInterrupt, BenchError, OSError):
+        try:
+            conclude(folder.path, as_json=as_json)
+        except BenchError as error:  # why it stopped is what is to be said last
+            typer.echo(f"bench: {error}", err=True)
         typer.echo(f"stopped; go on with: bench burst --resume {folder.path}", err=True)
         raise
     summary = conclude(folder.finish(), as_json=as_json)
@@ -186,18 +190,31 @@ def conclude(path: Path, *, as_json: bool) -> ExperimentSummary | None:
     if not any((path / "runs").glob("*/run.json")):
         return None
     summary, page = load_report(path)
-    RunFolder(path, open_run(path).run["run_id"]).write_json("summary.json", summary.to_json())
-    write_html(path / "report.html", [page])
+    unwritten: BenchError | None = None
+    try:
+        RunFolder(path, open_run(path).run["run_id"]).write_json("summary.json", summary.to_json())
+        write_html(path / "report.html", [page])
+    except (OSError, BenchError) as error:  # a full disk: what was measured is there, and is at least printed
+        unwritten = BenchError(f"{one_sentence(error)}; the runs are kept, so: bench report {path} -o FILE on another disk")
+    _print(path, summary, page, as_json=as_json)
+    if unwritten is not None:
+        raise unwritten
+    return summary
+
+
+def _print(path: Path, summary: ExperimentSummary, page: Page, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"run": str(path), **summary.to_json()}, indent=2))
-        return summary
+        return
     from rich.console import Console
 
     from bench.report.text import render
 
     render(page, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
-    typer.echo(f"\nreport: {path / 'report.html'}\nfiles:  {path}{' (stopped before its end)' if summary.partial else ''}")
-    return summary
+    report = path / "report.html"
+    typer.echo(
+        f"\nreport: {report if report.exists() else 'not written'}\nfiles:  {path}{' (stopped before its end)' if summary.partial else ''}"
+    )
 
 
 def _prepare(
