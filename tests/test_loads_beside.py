@@ -14,7 +14,7 @@ from scipy import stats
 from bench.analysis.experiment import ExperimentSummary, summarize
 from bench.analysis.subject import open_subject
 from bench.experiment.arms import parse_arms, with_loads
-from bench.report.burst_page import describe_loads
+from bench.report.burst_comparison import describe_loads
 from tests.experiments import HOLD, LEAD, MS, REST, SPIKE_GAP, write_experiment
 
 BLOCKS, SPIKES = 3, 4
