@@ -283,7 +283,7 @@ def test_the_command(tmp_path: Path) -> None:
     good, bad = Trial(), Trial()
     spoil_lag(bad)
     fine = bench_check(str(good.write(tmp_path / "good")), "--json")
-    assert fine.returncode == 0 and json.loads(fine.stdout)[0]["valid"] is True
+    assert fine.returncode == 0 and json.loads(fine.stdout)["runs"][0]["valid"] is True
     wrong = bench_check(str(bad.write(tmp_path / "bad")))
     assert wrong.returncode == 3 and wrong.stdout.index("INVALID") < wrong.stdout.index("send lag")
     nothing = bench_check(str(tmp_path / "nothing"))
