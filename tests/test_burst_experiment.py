@@ -49,6 +49,14 @@ def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command line; none of one that ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 def start(environment: dict[str, str], folder: Path, *arguments: str | Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "bench", "burst", *map(str, arguments)]
     log = (folder / "log").open("ab")
@@ -121,7 +129,7 @@ def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str,
     assert (whole / "report.html").stat().st_size < 3_000_000
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("who", ["reference_server", "locust"])
 def test_a_killed_child_ends_the_run_and_keeps_what_was_measured(
     tmp_path: Path, bench_environment: dict[str, str], bench_command: BenchCommand, who: str
@@ -133,10 +141,10 @@ def test_a_killed_child_ends_the_run_and_keeps_what_was_measured(
     wait_for(lambda: any(results.glob("*.partial/runs/*/run.json")), process)
     wait_for(lambda: any(results.glob("*.partial/runs/*.partial/*.partial/requests.arrows")), process)
     family = family_of(process)
-    (victim,) = (one for one in family if who in one.cmdline())
+    (victim,) = (one for one in family if who in words_of(one))
     victim.kill()
-    assert process.wait(60) == EXIT_WRONG_INPUT
-    _, alive = psutil.wait_procs(family, timeout=30)
+    assert process.wait(150) == EXIT_WRONG_INPUT
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     said = (tmp_path / "log").read_text()
     assert "was killed by SIGKILL" in said and "Traceback" not in said, said
@@ -209,17 +217,20 @@ def test_a_server_without_server_timing_tells_means_or_why_not(
         assert 0 < means["infer_ns"] < parts <= means["total_ns"] + 10_000
 
 
-@pytest.mark.timeout(120)
+LOAD_NS = 400_000_000  # many samples of the timeline, which is told every 50 ms
+
+
+@pytest.mark.timeout(480)
 def test_an_engine_is_loaded_beside_the_traffic(tmp_path: Path, bench_command: BenchCommand, synthetic: SyntheticFactory) -> None:
-    engine = synthetic(name="slow", load_ns=150_000_000, service_ns=2_000_000)
-    load = ("--spikes", "2", "--blocks", "1", "--base", "20", "--peak", "120", "--hold", "500ms", "--rest", "600ms")
+    engine = synthetic(name="slow", load_ns=LOAD_NS, service_ns=2_000_000)
+    load = ("--spikes", "2", "--blocks", "1", "--base", "20", "--peak", "120", "--hold", "900ms", "--rest", "900ms")
     done = bench_command("burst", engine, "--arms", "warm-pool", "--during", "load", *load, "--results", "r", "--json")
     assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
     found = json.loads(done.stdout)
     assert [arm["name"] for arm in found["arms"]] == ["warm-pool", "warm-pool+load"]
     (beside,) = found["loads_beside"]
     assert (beside["planned"], beside["loads"], beside["errors"]) == (2, 2, [])
-    assert beside["took_ns"] >= 150_000_000 and beside["arrivals"] > 0
+    assert beside["took_ns"] >= LOAD_NS and beside["arrivals"] > 0
     assert beside["extra_ns"] is not None and beside["extra_interval"] is None  # two loads are too few
     assert beside["held_bytes"] is not None
     run = tmp_path / found["run"] / "runs" / "00-warm-pool+load"
@@ -227,7 +238,7 @@ def test_an_engine_is_loaded_beside_the_traffic(tmp_path: Path, bench_command: B
     spikes = json.loads(pq.read_schema(run / "schedule.parquet").metadata[b"coldburst.schedule"])["spikes"]
     assert [load["planned_ns"] for load in loads] == [spike["start_ns"] for spike in spikes]
     for load in loads:
-        assert load["planned_ns"] <= load["began_ns"] < load["ended_ns"] - 150_000_000 < load["unloaded_ns"]
+        assert load["planned_ns"] <= load["began_ns"] < load["ended_ns"] - LOAD_NS < load["unloaded_ns"]
     rows = pq.read_table(run / "timeline.parquet").to_pylist()
     second = [row for row in rows if row["model"] == "slow-beside"]
     for load in loads:  # the server's own account of it

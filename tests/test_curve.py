@@ -25,12 +25,12 @@ from bench.records import open_run
 
 MS = 10**6
 MB = 10**6
-SERVICE_NS = 8 * MS
+SERVICE_NS = 20 * MS
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, bench_environment: dict[str, str]) -> Path:
-    """One curve of 1 and 4 slots, batches of 1 and 3, of an engine that takes 8 ms, 40 MB, and 12 MB a slot."""
+    """One curve of 1 and 4 slots, batches of 1 and 3, of an engine that takes 20 ms, 40 MB, and 12 MB a slot."""
     from bench.engine.synthetic_builder import build_synthetic
 
     folder = tmp_path_factory.mktemp("curve")
@@ -128,11 +128,11 @@ def test_ctrl_c_keeps_what_was_measured(synthetic: SyntheticFactory, tmp_path: P
     command = [sys.executable, "-P", "-m", "bench", "curve", str(engine), "--slots", "1..40", "--duration", "300ms", "--force"]
     process = subprocess.Popen(command, cwd=tmp_path, env=bench_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not _levels_of_only_run(tmp_path / "results") and time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 130, err
