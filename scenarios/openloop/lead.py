@@ -31,6 +31,7 @@ _STOP_S = 30.0
 _LOOK_S = 0.5
 _PING_NS = 5_000_000_000
 _COME_BACK_S = 5.0
+_BEGIN_S = 5.0
 EXIT_FAILED = 70  # a defect of this program (sysexits.h, EX_SOFTWARE)
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,9 @@ class Lead:
         self._pingers: dict[int, Pinger] = {}
         self._news = Event()
         self._stopping = False
+        self._ending = False
         self._preparing = False
+        self._begun = Event()
         self._clients: list[str] = []
         self._local: Worker | None = None
         self._unwritten: OSError | None = None
@@ -70,29 +73,36 @@ class Lead:
 
     def plan_from_form(self, form: Mapping[str, str]) -> None:
         """Make the plan of the run that the web page asks for. Raises BenchError, and then nothing has changed."""
+        if self._ending:  # the verdict is out, and Locust stops its users
+            self._greenlet.join(timeout=_COME_BACK_S)
         if self._preparing or (self._greenlet is not None and not self._greenlet.ready()):
             raise BenchError("a run goes on, and its load is not to be changed: stop it, or wait for its end, and start again")
         self._preparing = True
         try:
             self._await_workers()
             self.plan = make_plan(self._scenario, options_of_form(self._scenario, self._environment.parsed_options, form))
-        finally:
+            self._begun.clear()
+        except BaseException:
             self._preparing = False
+            raise
 
-    def forget_plan(self) -> None:
-        """Locust did not start the run after all."""
-        self.plan = None
+    def form_taken(self, taken: bool) -> None:
+        """Locust starts the run of `plan_from_form`, or refused the form: then, or where it does not come to start, forget the plan."""
+        if not (taken and self._begun.wait(timeout=_BEGIN_S)):
+            self.plan = None
+        self._preparing = False
 
     def on_test_start(self, **_: Any) -> None:
         """Begin to lead, beside Locust's own start."""
         if self._greenlet is not None and not self._greenlet.ready():
             return  # its end is near: Locust has stopped its users already
         self._clients = self._connected() if self._local is None else ["local"]
-        self._stopping = False
+        self._stopping = self._ending = False
         self._ready = {}
         self._run = None
         self._unwritten = None
         self._greenlet = gevent.spawn(self._lead)
+        self._begun.set()
 
     def on_stopping(self, **_: Any) -> None:
         """Locust wants the run to end (time over, Ctrl-C, the web page's button): end it, and wait until it is whole."""
@@ -149,6 +159,7 @@ class Lead:
         except Exception:  # a defect of ours: the run is kept as .partial, and Locust must not wait for ever
             logger.exception("the run failed")
             self._environment.process_exit_code = EXIT_FAILED
+        self._ending = True
         if self._stopping:
             return
         if self._environment.parsed_options.headless:

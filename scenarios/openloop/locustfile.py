@@ -96,7 +96,7 @@ def _attach_lead(scenario: Scenario, environment: Any, runner: Any, web_ui: Any)
     if options.headless or options.autostart:
         lead.plan_run()
     if web_ui is not None:
-        check_form(web_ui, lead.plan_from_form, lead.forget_plan)
+        check_form(web_ui, lead.plan_from_form, lead.form_taken)
     environment.events.test_start.add_listener(lead.on_test_start)
     environment.events.test_stopping.add_listener(lead.on_stopping)
     environment.events.quitting.add_listener(lead.on_stopping)

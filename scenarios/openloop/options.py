@@ -45,7 +45,7 @@ class Option:
     def add_to(self, parser: Any) -> None:
         kind: type = str if self.default is None else type(self.default)
         variable = f"COLDBURST_{self.name.upper()}"
-        text = self.help if self.default is None else f"{self.help} (default {self.default})"
+        text = self.help if self.default in (None, "") else f"{self.help} (default {self.default})"
         parser.add_argument(self.flag, type=kind, default=self.default, choices=self.choices, env_var=variable, help=text)
 
 

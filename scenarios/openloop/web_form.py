@@ -30,9 +30,9 @@ def options_of_form(scenario: Scenario, options: Any, form: Mapping[str, str]) -
     return Namespace(**{**vars(options), **changed})
 
 
-def check_form(web_ui: Any, prepare: Callable[[Mapping[str, str]], None], forget: Callable[[], None]) -> None:
+def check_form(web_ui: Any, prepare: Callable[[Mapping[str, str]], None], started: Callable[[bool], None]) -> None:
     """Have `prepare` look at the form before Locust starts: where it raises BenchError the page shows the sentence, and nothing
-    starts. `forget` is called where Locust itself then refuses the form."""
+    starts. `started` is then told whether Locust itself took the form."""
     start = web_ui.app.view_functions.get(_ENDPOINT)
     if start is None:  # a Locust that has renamed it: the run itself still checks everything, and its log tells
         return
@@ -44,13 +44,12 @@ def check_form(web_ui: Any, prepare: Callable[[Mapping[str, str]], None], forget
             message = one_sentence(error)
             logger.error(message)
             return jsonify({"success": False, "message": message, "host": request.form.get("host")})
-        started = False
+        taken = False
         try:
             response = start()
-            started = bool((response.get_json(silent=True) or {}).get("success"))
+            taken = bool((response.get_json(silent=True) or {}).get("success"))
         finally:
-            if not started:
-                forget()
+            started(taken)
         return response
 
     web_ui.app.view_functions[_ENDPOINT] = web_ui.auth_required_if_enabled(checked)
