@@ -29,7 +29,7 @@ import pytest
 from bench.analysis.validity import check_run
 from bench.records import open_run
 from scenarios.openloop.server_start import server_process_start
-from tests.locust_runs import QUICK, ROOT, Locust, ends, free_port, rows_of, until
+from tests.locust_runs import LOCUST, QUICK, ROOT, Locust, ends, free_port, rows_of, until
 from tests.small_server import Exchange, SmallServer
 
 
@@ -532,3 +532,51 @@ def test_wrong_input_ends_locust_with_2(tmp_path: Path) -> None:
             sentences = [line for line in locust.out.splitlines() if line.startswith("locust: ")]
             assert len(sentences) == 1 and re.search(says, sentences[0]), locust.out
             assert "Traceback" not in locust.out
+
+
+IMPATIENT = """
+import scenarios.burst
+import scenarios.openloop.locustfile
+from scenarios.burst import Burst
+scenarios.openloop.locustfile._MASTER_SILENT_S = 6
+"""
+
+
+def test_workers_of_a_killed_master_end_the_load(tmp_path: Path, server: SmallServer) -> None:
+    """Nobody records what they send any more."""
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    master = Locust(tmp_path, server.url, "--processes", "2", "-f", "impatient.py", "--arrivals", "constant:rate=50,duration=10min")
+    until(lambda: len(server.times) > 50, "requests come")
+    children = Path(f"/proc/{master.process.pid}/task/{master.process.pid}/children").read_text().split()
+    master.process.kill()
+    try:
+        until(lambda: not any(running(child) for child in children), "both workers have ended")
+    finally:
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+    master.wait()
+    assert master.out.count("the master has been silent for 6 s, so nobody records this load any more") == 2
+    assert "Traceback" not in master.out
+
+
+def running(pid: str) -> bool:
+    """Not gone, and not only waiting for somebody to take its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_two_at_once_keep_their_workers(tmp_path: Path, server: SmallServer) -> None:
+    """Where another master has Locust's port, `--processes` takes another one; its workers would join the stranger otherwise."""
+    with socket.socket() as other:
+        with contextlib.suppress(OSError):  # in use already: just as well
+            other.bind(("", 5557))
+            other.listen()
+        command = [*LOCUST, "-f", str(ROOT / "scenarios" / "burst.py"), "--host", server.url, "--results", str(tmp_path / "results")]
+        arguments = ["--headless", "--only-summary", "--processes", "2", "--arrivals", "constant:rate=50,duration=1s"]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=QUICK, cwd=tmp_path, timeout=60)
+    assert done.returncode in (0, 3), done.stderr
+    rows = rows_of(open_run(Path(done.stdout.splitlines()[-1])))
+    assert ends(rows) == {("ok", None): 50} and {row["worker"] for row in rows} == {0, 1}

@@ -16,6 +16,7 @@ import gevent
 import pyarrow as pa
 from gevent.event import Event
 
+import bench
 from bench.clock import now_ns
 from bench.errors import EXIT_FINE, EXIT_INVALID_RUN, EXIT_WRONG_INPUT, BenchError, one_sentence
 from scenarios.openloop.clocks import ONE_CLOCK, ClockOffset, Pinger, WorkerClock, clock_mark, clock_of, estimate, host_mark
@@ -180,13 +181,7 @@ class Lead:
             self._news.wait(timeout=_LOOK_S)
             self._news.clear()
         for ready in self._ready.values():
-            if ready["failure"]:
-                raise BenchError(ready["failure"])
-            if ready["host"] != host_mark() and _is_loopback(run.plan.target.address[0]):
-                raise BenchError(
-                    f"worker {ready['worker']} runs on another host ({ready['name']}), where {run.plan.target.host} is that host itself; "
-                    "give --host an address that all workers reach"
-                )
+            _refuse_unfit(ready, run.plan.target.host, run.plan.target.address[0])
         run.clocks = self._clocks(run)
         if not self._stopping:
             # The word to go travels, too: to a worker far away it takes half of a round trip.
@@ -304,6 +299,20 @@ class Lead:
 
 def _say_wrong(error: BaseException) -> None:
     print(f"locust: {one_sentence(error)}", file=sys.stderr, flush=True)
+
+
+def _refuse_unfit(ready: Mapping[str, Any], host: str, server: str) -> None:
+    """Raises BenchError where a worker, as it describes itself, cannot take part."""
+    who = f"worker {ready['worker']} ({ready.get('name', 'of unknown name')})"
+    if ready.get("version") != bench.__version__:
+        version = ready.get("version", "an earlier one")
+        raise BenchError(
+            f"{who} runs another version of coldburst, {version} instead of {bench.__version__}; install the same on all hosts"
+        )
+    if ready["host"] != host_mark() and _is_loopback(server):
+        raise BenchError(f"{who} is another host, where {host} is that host itself; give --host an address that all workers reach")
+    if ready["failure"]:
+        raise BenchError(f"{who}: {ready['failure']}")
 
 
 def _is_loopback(name: str) -> bool:

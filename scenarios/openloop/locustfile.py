@@ -10,17 +10,28 @@ import locust
 from locust import User, task
 from locust.runners import WorkerRunner
 
+import logging
+import os
 import signal
+import socket
+import sys
+import time
 from typing import Any
 
 import gevent
 
 from bench.clock import now_ns
+from bench.errors import EXIT_WRONG_INPUT
 from scenarios.openloop.lead import Lead
 from scenarios.openloop.options import DEFAULT_HOST, Scenario
 from scenarios.openloop.sink import STOPPED
 from scenarios.openloop.web_form import check_form
 from scenarios.openloop.worker import GO, PING, SHARE, STOP, Worker, share_from
+
+_CONNECTED = ("--worker", "--master", "--mode_worker", "--mode_master")
+_MASTER_SILENT_S = 15  # it answers a heartbeat each second
+
+logger = logging.getLogger(__name__)
 
 
 class OpenLoopUser(User):
@@ -38,6 +49,7 @@ def install(scenario: Scenario) -> None:
     """Make the locustfile that calls this an open-loop scenario."""
 
     def add_options(parser: Any, **_: Any) -> None:
+        _keep_to_itself(parser)
         for option in scenario.all_options:
             option.add_to(parser)
 
@@ -54,6 +66,22 @@ def install(scenario: Scenario) -> None:
     events.init.add_listener(on_init)
 
 
+def _keep_to_itself(parser: Any) -> None:
+    """Let `--processes N` take another port where Locust's own is in use: otherwise this master would fail, and its workers would
+    join the one that listens there, take shares of its run, and leave it when their own master ends."""
+    said = [*sys.argv[1:], *(f"--{name[len('LOCUST_') :].lower()}" for name in os.environ if name.startswith("LOCUST_"))]
+    if not any(word.startswith("--processes") for word in said) or any(word.startswith(_CONNECTED) for word in said):
+        return
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("", parser.get_default("master_bind_port")))
+        except OSError:
+            one.bind(("", 0))
+            port = one.getsockname()[1]
+            parser.set_defaults(master_port=port, master_bind_port=port)
+
+
 def _interrupt() -> None:
     """Raise KeyboardInterrupt in the main greenlet, as gevent does, but without its traceback."""
     gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
@@ -67,7 +95,12 @@ def _attach_worker(environment: Any, runner: Any) -> None:
     worker = Worker(environment, send)
 
     def on_share(msg: Any, **_: Any) -> None:
-        worker.take_share(share_from(msg.data))
+        try:
+            share = share_from(msg.data)
+        except (KeyError, TypeError, ValueError):
+            worker.refuse(msg.data)
+        else:
+            worker.take_share(share)
 
     def on_go(msg: Any, **_: Any) -> None:
         worker.go(msg.data["start_ns"])
@@ -82,6 +115,19 @@ def _attach_worker(environment: Any, runner: Any) -> None:
         runner.send_message(PING, {**msg.data, "answered_ns": now_ns()})
 
     runner.register_message(PING, on_ping)
+
+    def watch_master() -> None:
+        while True:
+            gevent.sleep(1)
+            heard = runner.last_heartbeat_timestamp
+            if worker.busy and heard is not None and time.time() - heard > _MASTER_SILENT_S:
+                logger.error("the master has been silent for %d s, so nobody records this load any more: it ends here", _MASTER_SILENT_S)
+                environment.process_exit_code = EXIT_WRONG_INPUT
+                worker.stop("the master was lost")
+                runner.quit()
+                return
+
+    gevent.spawn(watch_master)
 
     def on_end(**_: Any) -> None:
         worker.stop(STOPPED)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+import bench
 from bench.errors import one_sentence
 from scenarios.openloop.clocks import clock_mark, host_mark
 from scenarios.openloop.dispatcher import Dispatcher, Work
@@ -70,6 +71,11 @@ class Worker:
         self._share: Share | None = None
         self._reported = True
 
+    @property
+    def busy(self) -> bool:
+        """From a share until its report."""
+        return not self._reported
+
     def take_share(self, share: Share) -> None:
         """Make everything ready to send, and say so."""
         self._share = share
@@ -81,8 +87,15 @@ class Worker:
         except Exception as error:
             logging.getLogger(__name__).debug("a share cannot be prepared", exc_info=True)
             failure = one_sentence(error)
-        about = {"name": socket.gethostname(), "host": host_mark(), "clock": clock_mark(), "failure": failure}
-        self._send(READY, {"worker": share.worker, "run_id": share.run_id, **about})
+        self._tell_ready({"worker": share.worker, "run_id": share.run_id}, failure)
+
+    def refuse(self, data: dict[str, Any]) -> None:
+        """A share came that this version cannot read."""
+        self._tell_ready({name: data.get(name) for name in ("worker", "run_id")}, "not a share of this version")
+
+    def _tell_ready(self, which: dict[str, Any], failure: str | None) -> None:
+        about = {"name": socket.gethostname(), "version": bench.__version__, "host": host_mark(), "clock": clock_mark()}
+        self._send(READY, {**which, **about, "failure": failure})
 
     def go(self, start_ns: int) -> None:
         """Run the share and report. Waits for its end."""
