@@ -116,8 +116,8 @@ class Lead:
 
     def on_quit(self, **_: Any) -> None:
         """The last thing that Locust does: say where the run is."""
-        if self._run is not None:
-            print(self._run.final or self._run.folder.path, flush=True)
+        if self._run is not None and (path := self._run.final or self._run.folder.path).exists():
+            print(path, flush=True)
 
     def _connected(self) -> list[str]:
         clients = self._runner.clients
