@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.analysis.compare_runs import compare_runs
-from bench.cli import app as commands
+from bench.cli.run import app as commands
 from bench.errors import BenchError
 from tests.experiments import ENGINE, cold_and_warm, write_experiment
 

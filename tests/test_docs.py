@@ -16,8 +16,9 @@ import typer.main
 from conftest import BenchCommand
 from small_server import SmallServer
 
+import bench.cli.run  # noqa: F401  (it adds the commands)
 from bench.analysis.validity import check_run
-from bench.cli.run import app  # with every command added to it
+from bench.cli.app import app
 from bench.coldstart import cold_start_schema
 from bench.load.arrivals_text import EXAMPLES, PROCESSES, parse_arrivals
 from bench.load.profile import PHASES
@@ -34,7 +35,7 @@ LOAD = ROOT / "docs" / "load.md"
 RESULTS = ROOT / "results" / "README.md"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-COMMANDS = ("bench coldstart", "locust -f scenarios/...", "bench burst")  # what writes a folder into results/
+COMMANDS = ("bench coldstart", "locust -f scenarios/...", "bench burst", "bench curve")  # what writes a folder into results/
 
 Row = tuple[str, ...]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.analysis.load_gates import parse_slo
-from bench.cli import app as commands
+from bench.cli.run import app as commands
 from bench.errors import EXIT_FINE, EXIT_GATE_MISSED, EXIT_INVALID_RUN, BenchError
 from tests.experiments import MS, cold_and_warm, write_experiment
 

@@ -14,7 +14,7 @@ import pytest
 
 from bench.analysis.experiment import summarize
 from bench.analysis.subject import open_subject
-from bench.cli import app as commands
+from bench.cli.run import app as commands
 from bench.coldstart import cold_start_schema
 from bench.errors import BenchError
 from bench.report.build import build_page, load_report, write_html
