@@ -19,10 +19,20 @@ LOCUST = [sys.executable, "-m", "locust"]
 QUICK = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
+_HELD: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A port that nobody else is given as long as this process lives, but that who names it can listen on.
+
+    A socket is bound to it and does not listen, with SO_REUSEADDR as Locust's own sockets have: the kernel lets these share
+    the port, and passes over it where any port will do.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _HELD.append(held)
+    return int(held.getsockname()[1])
 
 
 class Locust:
@@ -43,7 +53,7 @@ class Locust:
         )
         self.out = ""
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = 150) -> int:
         try:
             code = self.process.wait(timeout)
         finally:
@@ -70,7 +80,7 @@ class Locust:
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < give_up, f"waited in vain until {what}"
         time.sleep(0.01)

@@ -33,7 +33,7 @@ FLAGS = ("--arms", ARMS, "--spikes", "1", "--blocks", "1", "--base", "40", "--pe
 STARTED: list[subprocess.Popen[bytes]] = []
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 150) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert process.poll() is None, "the command ended before its time"
@@ -72,13 +72,13 @@ def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
     wait_for(lambda: bool(family_of(process)), process)  # between two runs there is nobody for a moment
     family = family_of(process)
     os.kill(process.pid, number)
-    code = process.wait(60)
-    _, alive = psutil.wait_procs(family, timeout=30)
+    code = process.wait(150)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     return code
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str, str], bench_command: BenchCommand) -> None:
     results = tmp_path / "results"
     process = start(bench_environment, tmp_path, "tiny", *FLAGS, "--results", results)
