@@ -17,7 +17,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,90 +28,10 @@ import pytest
 
 from bench.analysis.validity import check_run
 from bench.errors import BenchError
-from bench.records import SavedRun, open_run
+from bench.records import open_run
 from scenarios.openloop.server_start import server_process_start
+from tests.locust_runs import LOCUST, QUICK, ROOT, Locust, ends, free_port, rows_of, until
 from tests.small_server import Exchange, SmallServer
-
-ROOT = Path(__file__).parent.parent
-LOCUST = [sys.executable, "-m", "locust"]
-QUICK = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-
-
-def held_port() -> socket.socket:
-    """A free port that nobody is given as long as the socket is open, but that who names it can listen on.
-
-    Bound and not listening, with SO_REUSEADDR as Locust's own sockets have: the kernel lets these share the port, and
-    passes over it where any port will do.
-    """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
-
-
-class Locust:
-    """One Locust process. Everything it printed is in `out` after `wait`."""
-
-    def __init__(self, tmp_path: Path, url: str, *arguments: str, scenario: str = "steady", headless: bool = True) -> None:
-        self.results = tmp_path / "results"
-        self._port = held_port()  # of Locust's master: there may be two test runs on one machine
-        port = self._port.getsockname()[1]
-        self._log = (tmp_path / "locust.log").open("w+")
-        self.process = subprocess.Popen(
-            [*LOCUST, "-f", str(ROOT / "scenarios" / f"{scenario}.py"), "--host", url, "--results", str(self.results), "--only-summary"]
-            + (["--headless"] if headless else [])
-            + [f"--master-bind-port={port}", f"--master-port={port}"]
-            + list(arguments),
-            cwd=tmp_path,
-            env=QUICK,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
-        self.out = ""
-
-    def wait(self, timeout: float = 150) -> int:
-        try:
-            code = self.process.wait(timeout)
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
-                self.process.wait()
-            self._log.seek(0)
-            self.out = self._log.read()
-            self._log.close()
-            self._port.close()
-        return code
-
-    def partial(self) -> Path:
-        """The folder of the run that goes on now."""
-        return next(iter(self.results.glob("*.partial")))
-
-    def run(self) -> SavedRun:
-        """The one finished run: its path is the last line that Locust printed."""
-        path = Path(self.out.strip().splitlines()[-1])
-        assert [path] == list(self.results.iterdir())
-        return open_run(path)
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    give_up = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < give_up, f"waited in vain until {what}"
-        time.sleep(0.01)
-
-
-def rows_of(run: SavedRun) -> list[dict[str, Any]]:
-    """All rows, in the order of seq, after a look that there is exactly one for each arrival."""
-    table, schedule = run.table("requests"), run.table("schedule")
-    assert table is not None and schedule is not None
-    rows: list[dict[str, Any]] = sorted(table.to_pylist(), key=lambda row: row["seq"])
-    assert [row["seq"] for row in rows] == schedule.column("seq").to_pylist()
-    assert [row["intended_ns"] for row in rows] == schedule.column("intended_ns").to_pylist()
-    return rows
-
-
-def ends(rows: list[dict[str, Any]]) -> Counter[tuple[str, str | None]]:
-    return Counter((row["status"], row["error"]) for row in rows)
 
 
 @pytest.fixture
@@ -484,8 +404,7 @@ def test_a_killed_worker_is_accounted_for(tmp_path: Path, server: SmallServer) -
 
 
 def test_web_page_shows_the_response_time(tmp_path: Path, server: SmallServer) -> None:
-    held = held_port()
-    port = held.getsockname()[1]
+    port = free_port()
     listener = tmp_path / "listening.py"
     listener.write_text(
         "import locust\n@locust.events.request.add_listener\ndef heard(response_time, **_):\n"
@@ -521,7 +440,6 @@ def test_web_page_shows_the_response_time(tmp_path: Path, server: SmallServer) -
     finally:
         locust.process.send_signal(signal.SIGINT)
         locust.wait()
-        held.close()
 
 
 OPTIONS = {
@@ -628,3 +546,51 @@ def test_wrong_input_ends_locust_with_2(tmp_path: Path) -> None:
             sentences = [line for line in locust.out.splitlines() if line.startswith("locust: ")]
             assert len(sentences) == 1 and re.search(says, sentences[0]), locust.out
             assert "Traceback" not in locust.out
+
+
+IMPATIENT = """
+import scenarios.burst
+import scenarios.openloop.locustfile
+from scenarios.burst import Burst
+scenarios.openloop.locustfile._MASTER_SILENT_S = 6
+"""
+
+
+def test_workers_of_a_killed_master_end_the_load(tmp_path: Path, server: SmallServer) -> None:
+    """Nobody records what they send any more."""
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    master = Locust(tmp_path, server.url, "--processes", "2", "-f", "impatient.py", "--arrivals", "constant:rate=50,duration=10min")
+    until(lambda: len(server.times) > 50, "requests come")
+    children = Path(f"/proc/{master.process.pid}/task/{master.process.pid}/children").read_text().split()
+    master.process.kill()
+    try:
+        until(lambda: not any(running(child) for child in children), "both workers have ended")
+    finally:
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+    master.wait()
+    assert master.out.count("the master has been silent for 6 s, so nobody records this load any more") == 2
+    assert "Traceback" not in master.out
+
+
+def running(pid: str) -> bool:
+    """Not gone, and not only waiting for somebody to take its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_two_at_once_keep_their_workers(tmp_path: Path, server: SmallServer) -> None:
+    """Where another master has Locust's port, `--processes` takes another one; its workers would join the stranger otherwise."""
+    with socket.socket() as other:
+        with contextlib.suppress(OSError):  # in use already: just as well
+            other.bind(("", 5557))
+            other.listen()
+        command = [*LOCUST, "-f", str(ROOT / "scenarios" / "burst.py"), "--host", server.url, "--results", str(tmp_path / "results")]
+        arguments = ["--headless", "--only-summary", "--processes", "2", "--arrivals", "constant:rate=50,duration=1s"]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=QUICK, cwd=tmp_path, timeout=60)
+    assert done.returncode in (0, 3), done.stderr
+    rows = rows_of(open_run(Path(done.stdout.splitlines()[-1])))
+    assert ends(rows) == {("ok", None): 50} and {row["worker"] for row in rows} == {0, 1}
