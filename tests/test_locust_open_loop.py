@@ -590,7 +590,7 @@ def test_two_at_once_keep_their_workers(tmp_path: Path, server: SmallServer) -> 
             other.listen()
         command = [*LOCUST, "-f", str(ROOT / "scenarios" / "burst.py"), "--host", server.url, "--results", str(tmp_path / "results")]
         arguments = ["--headless", "--only-summary", "--processes", "2", "--arrivals", "constant:rate=50,duration=1s"]
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=QUICK, cwd=tmp_path, timeout=60)
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=QUICK, cwd=tmp_path, timeout=150)
     assert done.returncode in (0, 3), done.stderr
     rows = rows_of(open_run(Path(done.stdout.splitlines()[-1])))
     assert ends(rows) == {("ok", None): 50} and {row["worker"] for row in rows} == {0, 1}

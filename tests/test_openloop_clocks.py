@@ -77,7 +77,7 @@ def workers(folder: Path, port: int, *fronts: list[str]) -> Iterator[None]:
     finally:
         for process in started:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -151,7 +151,7 @@ def slow_way(port: int, one_way_s: float) -> Iterator[int]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     yield made[0]
     made[1].call_soon_threadsafe(made[2].set)
     thread.join(10)

@@ -39,7 +39,7 @@ class Page:
 
     def read(self, path: str, form: dict[str, str] | None = None) -> str:
         body = urllib.parse.urlencode(form).encode() if form is not None else None
-        with urllib.request.urlopen(self._url + path, body, timeout=20) as reply:
+        with urllib.request.urlopen(self._url + path, body, timeout=60) as reply:
             return str(reply.read(), "utf-8")
 
     def get(self, path: str) -> Any:
