@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from bench.errors import BenchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_PART = re.compile(r"([A-Za-z_]+)\s*;[^,]*?dur=([0-9]+(?:\.[0-9]+)?)")
 
 
 class InferenceClient:
@@ -53,6 +56,11 @@ class InferenceClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def server_parts_ns(server_timing: str) -> dict[str, int]:
+    """What the value of a Server-Timing header tells, in ns by the name of the part."""
+    return {name: round(float(duration) * 1e6) for name, duration in _PART.findall(server_timing)}
 
 
 def encode_request(manifest: Manifest, inputs: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:

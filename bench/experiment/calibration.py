@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.clock import now_ns
+from bench.closed_loop import Request, ask, closed_loop
 from bench.engine.manifest import Manifest
 from bench.engine.probe import read_probe
 from bench.errors import BenchError
@@ -33,42 +33,18 @@ def measure_capacity(url: str, engine_dir: Path, manifest: Manifest, *, senders:
     """
     case = read_probe(engine_dir, manifest)
     body, headers = encode_request(manifest, case.inputs)
-    _ask(url, manifest, body, headers, 1)
+    request = Request(model=manifest.name, body=body, headers=headers)
+    with InferenceClient(url) as client:
+        ask(client, request)
     done: list[int] = []
-    failures: list[BenchError] = []
     began = now_ns()
     soft_end, hard_end = began + int(duration_s * 1e9), began + int(duration_s * _LONGEST_FACTOR * 1e9)
 
-    def send() -> None:
-        try:
-            with InferenceClient(url) as client:
-                while not failures:
-                    now = now_ns()
-                    if now > hard_end or (now > soft_end and len(done) >= _AT_LEAST_REQUESTS):
-                        return
-                    _check(client.infer(manifest.name, body, headers))
-                    done.append(now_ns())
-        except BenchError as error:
-            failures.append(error)
+    def goes_on() -> bool:
+        now = now_ns()
+        return now <= hard_end and (now <= soft_end or len(done) < _AT_LEAST_REQUESTS)
 
-    threads = [threading.Thread(target=send, daemon=True) for _ in range(senders)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    closed_loop(url, request, senders=senders, take=lambda answer: done.append(answer.done_ns), goes_on=goes_on)
     if not done:
         raise BenchError(f"{url} answered no request within {duration_s * _LONGEST_FACTOR:g} s; calibrate longer with --calibrate")
     return Capacity(rate_per_s=len(done) / ((max(done) - began) / 1e9), requests=len(done), duration_ns=max(done) - began, senders=senders)
-
-
-def _ask(url: str, manifest: Manifest, body: bytes, headers: dict[str, str], times: int) -> None:
-    with InferenceClient(url) as client:
-        for _ in range(times):
-            _check(client.infer(manifest.name, body, headers))
-
-
-def _check(answer: tuple[int, object, bytes]) -> None:
-    if answer[0] != 200:
-        raise BenchError(f"calibration: the server answered {answer[0]}: {answer[2][:200].decode(errors='replace')}")

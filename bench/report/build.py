@@ -11,17 +11,21 @@ from bench.records import SavedRun, open_run
 from bench.report.page import Page, Picture
 
 if TYPE_CHECKING:
+    from bench.analysis.curve import CurveSummary
     from bench.analysis.experiment import ExperimentSummary
 
 
 def build_page(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> Page:
-    """The page of a load run, an experiment, a cold-start run, a plan or its validation. Raises BenchError where it is none."""
+    """The page of a load run, an experiment, a cold-start run, a service curve, a plan or its validation. Raises BenchError."""
     saved = open_run(path)
-    if saved.run.get("kind") == "coldstart":
+    kind = saved.run.get("kind")
+    if kind == "coldstart":
         return _coldstart(saved)
-    if saved.run.get("kind") == "plan":
+    if kind == "curve":
+        return load_curve(saved, pictures=pictures)[1]
+    if kind == "plan":
         return _plan(path, pictures)
-    if saved.run.get("kind") == "validation":
+    if kind == "validation":
         return _validation(path, pictures)
     return load_report(path, pictures=pictures, slo_ns=slo_ns)[1]
 
@@ -42,6 +46,21 @@ def load_report(path: Path, *, pictures: bool = True, slo_ns: int | None = None)
     block, series = common_block(subject.arms), list[ArmSeries]()
     summary = summarize(subject, lambda files, arm: series.append(arm_series(files, arm, block)))
     return summary, load_page(subject, summary, burst_pictures(summary, series))
+
+
+def load_curve(saved: SavedRun, *, pictures: bool = True) -> tuple[CurveSummary, Page]:
+    """The summary of a service curve, and the page that shows it. Raises BenchError."""
+    from bench.analysis.curve import summarize
+    from bench.capacity.service import service_curve
+    from bench.report.curve_page import curve_page
+
+    planned = len(saved.run.get("slots") or ()) * len(saved.run.get("batches") or ())
+    summary = summarize(service_curve(saved), (saved.run.get("environment") or {}).get("warnings") or (), planned)
+    if not pictures:
+        return summary, curve_page(saved, summary)
+    from bench.report.figures_capacity import curve_picture
+
+    return summary, curve_page(saved, summary, (curve_picture(summary),))
 
 
 def write_html(target: Path, pages: Sequence[Page]) -> None:

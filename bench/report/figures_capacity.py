@@ -1,4 +1,4 @@
-"""Pictures for a capacity planner: the load against what each arm can answer, and memory against what it buys."""
+"""Pictures for a capacity planner: service times by busy slots, the load against what each arm can answer, memory and what it buys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from bench.report.capacity_text import headroom, held_bytes, spike_p99_ns
 from bench.report.colours import SPIKE_SHADE, arm_colour
@@ -17,6 +17,7 @@ from bench.units import format_duration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from bench.analysis.curve import CurveSummary
     from bench.analysis.experiment import ExperimentSummary
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -109,6 +110,77 @@ def frontier_picture(summary: ExperimentSummary) -> Picture | None:
             else "One point an arm: the arm to take lies below and to the left; one above and to the right of another buys nothing."
         ),
     )
+
+
+def curve_picture(summary: CurveSummary) -> Picture:
+    """Service time percentiles, and throughput, by the number of busy slots; beside each what independent servers would show."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 3.9), layout="constrained")
+        times, rates = figure.subplots(1, 2)
+        for index, batch in enumerate(summary.batches):
+            _draw_batch(times, rates, summary, batch, arm_colour(index))
+        times.set_ylabel("time in the slot (ms)")
+        rates.set_ylabel("requests answered a second")
+        rates.axvline(summary.useful_slots, color=_PEAK, linewidth=1.2, linestyle=(0, (4, 2)), label=f"of use: {summary.useful_slots}")
+        for axes in (times, rates):
+            axes.set_xlabel("busy slots")
+            axes.set_ylim(bottom=0)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.legend(loc="upper left", fontsize=8, frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
+        data = svg_of(figure, summary.title)
+    last = summary.of_batch(summary.batches[0])[-1]
+    return Picture(
+        name="curve",
+        title="Service time and throughput by busy slots",
+        data=data,
+        alt=(
+            f"Percentiles of the service time and throughput for 1 to {last.busy} busy slots; {summary.useful_slots} are of use, "
+            f"at {last.busy} the median is {last.slowdown:.2f} times that of the fewest."
+        ),
+        caption=(
+            "Left: how long a request occupies its slot; on independent servers it would stay on the dotted line. Right: answers a second "
+            "of all slots, the bars from the slowest to the fastest round; independent servers would follow the dotted line. Where the "
+            "curve goes flat, a further slot only makes the others slower."
+        ),
+    )
+
+
+def _draw_batch(times: Axes, rates: Axes, summary: CurveSummary, batch: int, colour: str) -> None:
+    levels = summary.of_batch(batch)
+    several, busy = len(summary.batches) > 1, [level.busy for level in levels]
+    name = f"batch {batch}, " if several else ""
+    p50, p95, p99 = (
+        [float("nan") if value is None else value / 1e6 for value in values]
+        for values in zip(*((one.service_p50_ns, one.service_p95_ns, one.service_p99_ns) for one in levels), strict=True)
+    )
+    times.fill_between(busy, p50, p99, color=colour, alpha=0.12, linewidth=0)
+    times.plot(busy, p99, color=colour, linewidth=1, marker="^", markersize=4, label=f"{name}P99")
+    if not several:
+        times.plot(busy, p95, color=colour, linewidth=1, linestyle=(0, (4, 2)), marker="s", markersize=3.5, label="P95")
+    times.plot(busy, p50, color=colour, linewidth=2, marker="o", markersize=5, label=f"{name}median")
+    times.plot([busy[0], busy[-1]], [p50[0], p50[0]], color=_BASE, linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+    measured = [level.throughput_per_s for level in levels]
+    spread = [
+        [rate - one.low_per_s for rate, one in zip(measured, levels, strict=True)],
+        [one.high_per_s - rate for rate, one in zip(measured, levels, strict=True)],
+    ]
+    rates.errorbar(
+        busy,
+        measured,
+        yerr=[[max(0.0, off) for off in side] for side in spread],
+        color=colour,
+        linewidth=2,
+        marker="o",
+        markersize=5,
+        capsize=3,
+        elinewidth=1,
+        label=f"{name}measured",
+    )
+    top, slope = max(level.high_per_s for level in summary.levels) * 1.25, measured[0] / busy[0]
+    ideal = [slots for slots in busy if slots * slope <= top] or busy[:1]
+    end = min(busy[-1], top / slope) if slope else busy[-1]
+    label = "independent servers" if batch == summary.batches[-1] else None
+    rates.plot([ideal[0], end], [ideal[0] * slope, end * slope], color=_BASE, linewidth=1, linestyle=(0, (1, 2)), label=label, zorder=1)
 
 
 def _p99_axis(axes: Axes, summary: ExperimentSummary) -> None:
