@@ -28,7 +28,9 @@ class Goal:
     @property
     def text(self) -> str:
         """Such as `p99 <= 100 ms and 99 % of the arrivals within it`."""
-        bounds = " and ".join(f"{f'{one.phase}.' if one.phase else ''}{one.statistic} <= {format_duration(one.bound_ns)}" for one in self.slos)
+        bounds = " and ".join(
+            f"{f'{one.phase}.' if one.phase else ''}{one.statistic} <= {format_duration(one.bound_ns)}" for one in self.slos
+        )
         return f"{bounds}, {self.goodput:.4g} of all arrivals within {format_duration(self.slo.bound_ns)}"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.capacity.candidates import ELASTIC, SCALE_OUT, Candidate, Rules
+from bench.capacity.candidates import COLD, ELASTIC, LAZY, SCALE_OUT, Candidate
 from bench.capacity.offered import with_rate
 from bench.capacity.predict import Prediction, predict
 
@@ -92,7 +92,9 @@ def next_smaller(search: Search, candidate: Candidate) -> Candidate | None:
         return dataclasses.replace(candidate, slots=candidate.slots - 1)
     if candidate.replicas > 1:
         fewer = candidate.replicas - 1
-        return dataclasses.replace(candidate, replicas=fewer, maximum=fewer, slots=min(search.measured.useful_slots, search.bounds.most_slots))
+        return dataclasses.replace(
+            candidate, replicas=fewer, maximum=fewer, slots=min(search.measured.useful_slots, search.bounds.most_slots)
+        )
     return None
 
 
@@ -107,7 +109,7 @@ def _few(seeds: Sequence[int]) -> Sequence[int]:
 
 
 def _holds_with_instant_starts(search: Search, candidate: Candidate) -> bool:
-    if candidate.family not in (ELASTIC, SCALE_OUT, "lazy", "cold-load"):
+    if candidate.family not in (ELASTIC, SCALE_OUT, LAZY, COLD):
         return False
     rules = dataclasses.replace(search.rules, ready_ns=0, detect_ns=0) if candidate.family == SCALE_OUT else search.rules
     found = predict(candidate, instant(search.measured), search.offered, search.goal, rules, search.seeds, give_up=1.5)
@@ -131,6 +133,3 @@ def _first_that_does_not_fit(search: Search, candidate: Candidate) -> Candidate 
 
 def _predict_without_memory(search: Search, candidate: Candidate) -> Prediction:
     return predict(candidate, search.measured, search.offered, search.goal, search.rules, search.seeds, give_up=1.5)
-
-
-__all__ = ["COMPUTE", "MEMORY", "START", "Limit", "Rules", "headroom", "instant", "limit_of", "limit_of_failure", "next_smaller"]

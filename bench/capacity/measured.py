@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from bench.analysis.curve import WORTH
 from bench.capacity.starts import Starts
 from bench.errors import BenchError
 
@@ -75,9 +76,9 @@ class Measured:
 
     @property
     def useful_slots(self) -> int:
-        """The fewest slots with 98 % of the highest measured throughput."""
-        best = max(self.throughput_per_s)
-        return next(k + 1 for k, rate in enumerate(self.throughput_per_s) if rate >= 0.98 * best)
+        """The fewest slots after which no larger number answers more than 5 % more, as `bench curve` says it."""
+        rates = self.throughput_per_s
+        return next(k for k, rate in enumerate(rates, 1) if max(rates[k - 1 :]) <= (1 + WORTH) * rate)
 
     @property
     def best_per_s(self) -> float:
@@ -102,7 +103,8 @@ def fit(curve: ServiceCurve, starts: Starts, sources: Mapping[str, str]) -> Meas
         settings=dict(curve.settings),
         levels=tuple(np.ascontiguousarray(level.service_ns, np.int64) for level in levels),
         overhead_ns=np.concatenate([np.asarray(level.overhead_ns, np.int64) for level in levels]),
-        throughput_per_s=tuple(float(level.throughput_per_s) for level in levels),
+        # Between two numbers that were measured the level is that of the larger one, with fewer slots to answer.
+        throughput_per_s=tuple(float(level.throughput_per_s) * busy / level.busy for busy, level in enumerate(levels, 1)),
         memory=HeldMemory(
             kind=curve.memory_kind, base_bytes=curve.base_bytes, engine_bytes=curve.engine_bytes, slot_bytes=curve.slot_bytes
         ),
@@ -156,4 +158,3 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
         )
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise BenchError(f"{folder / FILE} or its run.json cannot be read ({error}): make the plan again with `bench plan`") from None
-

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.errors import BenchError
-from bench.load.arrivals import ArrivalProcess, spikes_of, unit_stream
+from bench.load.arrivals import ArrivalProcess, unit_stream
 from bench.load.profile import NO_SPIKE, PHASES, SECOND_NS, Profile
 from bench.load.schedule import Schedule, make_schedule
 from bench.load.traces.transform import Arrivals, scale_rate, scale_time
@@ -102,9 +102,7 @@ def with_length(offered: Offered, factor: float, seeds: Sequence[int]) -> Offere
         return offered
     process = offered.process
     if process is None:
-        return _each(
-            offered, seeds, lambda one, seed: _moved(one, scale_time(scale_rate(_plain(one), factor, _rng(seed)), factor), factor)
-        )
+        return _each(offered, seeds, lambda one, seed: _moved(one, scale_time(scale_rate(_plain(one), factor, _rng(seed)), factor), factor))
     lengths = {name: max(1, round(getattr(process, name) * factor)) for name in _LENGTHS if getattr(process, name, None)}
     return of_process(dataclasses.replace(process, **lengths), seeds) if lengths else None
 
@@ -123,9 +121,7 @@ def _redrawn(schedule: Schedule, cv: float, rng: np.random.Generator) -> Schedul
     edges = np.minimum(np.arange(windows + 1, dtype=np.int64) * _WINDOW_NS, max(schedule.duration_ns, 1))
     rate = counts / (np.diff(edges) / SECOND_NS)
     none = np.full(windows, NO_SPIKE, np.int32)
-    profile = Profile(
-        edges_ns=edges, start_rate=rate, end_rate=rate, phase=np.full(windows, PHASES.index("trace"), np.int8), spike=none
-    )
+    profile = Profile(edges_ns=edges, start_rate=rate, end_rate=rate, phase=np.full(windows, PHASES.index("trace"), np.int8), spike=none)
     times = profile.times_at(unit_stream(profile.count, cv, rng))
     return _made(schedule, times, schedule.duration_ns, 1.0)
 
@@ -182,6 +178,3 @@ def refuse_too_many(offered: Offered, limit: int) -> None:
     """Raises BenchError where a simulation of it would take too long."""
     if offered.arrivals > limit:
         raise BenchError(f"the load has {offered.arrivals:,} arrivals, and a plan takes at most {limit:,}: plan for a window of it")
-
-
-__all__ = ["Offered", "of_process", "of_schedule", "refuse_too_many", "spikes_of", "with_cv", "with_length", "with_peak", "with_rate"]

@@ -176,7 +176,9 @@ def sentence(plan: Plan) -> str:
         return f"Nothing can be planned: {reasons}."
     value = format_duration(answer.values_ns[0])
     if not plan.holds:
-        missed = f"{name} is {value}" if answer.value_ns > slo.bound_ns else f"only {answer.attainment:.2%} of the arrivals are answered in time"
+        missed = (
+            f"{name} is {value}" if answer.value_ns > slo.bound_ns else f"only {answer.attainment:.2%} of the arrivals are answered in time"
+        )
         why = f": {plan.limit.what} limits, {plan.limit.why}" if plan.limit is not None else ""
         return f"Nothing holds {name} <= {bound}; {answer.candidate.text} comes closest ({missed}){why}."
     parts = []
@@ -186,7 +188,9 @@ def sentence(plan: Plan) -> str:
         parts.append(f"has room for {plan.headroom:.0%} more load")
     if plan.cost is not None and plan.price is not None:
         parts.append(f"costs {plan.price.text(plan.cost.per_hour)} an hour, {plan.price.text(plan.cost.per_million)} per million requests")
-    spread = f", {format_duration(answer.interval.low)} to {format_duration(answer.interval.high)} in a single run" if answer.interval else ""
+    spread = (
+        f", {format_duration(answer.interval.low)} to {format_duration(answer.interval.high)} in a single run" if answer.interval else ""
+    )
     limits = f"; {plan.limit.what} limits: {_without(plan.limit)}" if plan.limit is not None else "; it is the smallest there is"
     return f"Take {answer.candidate.text}: {name} is {value} of {bound}{spread}; it {_and(parts)}{limits}."
 

@@ -126,10 +126,14 @@ def further_run(each: Sequence[float | None]) -> Interval | None:
     if len(each) < 2 or any(value is None or value <= 0 for value in each):
         return None
     logs = np.log(np.array(each, np.float64))
-    t = _T[len(logs) - 2] if len(logs) - 2 < len(_T) else 1.96
-    reach = t * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(logs))
+    reach = t_point(len(logs) - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(logs))
     middle = float(logs.mean())
     return Interval(low=math.exp(middle - reach), high=math.exp(middle + reach))
+
+
+def t_point(freedom: int) -> float:
+    """The two-sided 95 % point of Student's t with so many degrees of freedom, at least 1."""
+    return _T[freedom - 1] if freedom <= len(_T) else 1.96
 
 
 def _times(run: Simulated) -> NDArray[np.float64]:

@@ -45,7 +45,14 @@ def erlang_c_slots(rate_per_s: float, service_s: float, bound_s: float, share: f
 
 
 def rules_of_thumb(
-    *, mean_per_s: float, peak_per_s: float, service_s: float, bound_s: float, share: float, memory_bytes: int | None, model_bytes: int | None
+    *,
+    mean_per_s: float,
+    peak_per_s: float,
+    service_s: float,
+    bound_s: float,
+    share: float,
+    memory_bytes: int | None,
+    model_bytes: int | None,
 ) -> tuple[RuleOfThumb, ...]:
     """All of them. memory_bytes: what is free for the pool."""
     fits = None if memory_bytes is None or not model_bytes else max(1, memory_bytes // model_bytes)

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, SCALE_OUT, WARM, Candidate, Rules, lacking
+import numpy as np
+
+from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, SCALE_OUT, WARM, Candidate, Rules, lacking
 from bench.capacity.predict import Prediction, predict, replica_bytes
 
 if TYPE_CHECKING:
@@ -105,6 +107,8 @@ def search_all(search: Search, families: Sequence[str] = FAMILIES) -> tuple[Foun
 
 def smallest(search: Search, family: str) -> Found:
     """Fewest replicas, then fewest slots."""
+    if family == COLD and (alone := _cold_start_alone(search)) is not None:
+        return alone
     most = search.bounds.most_replicas
     low, high, holding = search.fewest_replicas, None, None
     tried = min(low, most)
@@ -124,6 +128,15 @@ def smallest(search: Search, family: str) -> Found:
         else:
             low = middle + 1
     return Found(family=family, smallest=holding, closest=holding)
+
+
+def _cold_start_alone(search: Search) -> Found | None:
+    """Where half of the loads take longer than an SLO on the median or above, no number of places helps."""
+    slo, load_ns = search.goal.slo, search.measured.starts.cold_load_ns
+    if load_ns is None or float(np.median(load_ns)) <= slo.bound_ns:
+        return None
+    one = next(search.sizes(COLD, search.fewest_replicas), None)
+    return Found(family=COLD, smallest=None, closest=None if one is None else search.predict(one, whole=True))
 
 
 def _at(search: Search, family: str, replicas: int) -> Prediction | None:
@@ -171,8 +184,3 @@ def _scale_out(search: Search, warm: Found) -> Found:
         else:
             low = middle + 1
     return Found(family=SCALE_OUT, smallest=holding, closest=holding or _closest(search, SCALE_OUT))
-
-
-def without_waiting_for_starts(family: str) -> bool:
-    """Whether nobody waits for a start in this family."""
-    return family not in (COLD, LAZY, ELASTIC, SCALE_OUT)

@@ -27,7 +27,8 @@ _MOST_ARRIVALS = 5_000_000
 def plan(
     curve: Annotated[Path, typer.Option("--curve", metavar="RUN", help="The service curve: a run of `bench curve`.", show_default=False)],
     coldstart: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A run of `bench coldstart` of the same engine; without it only warm pools are planned.")
+        Path | None,
+        typer.Option(metavar="RUN", help="A run of `bench coldstart` of the same engine; without it only warm pools are planned."),
     ] = None,
     arrivals: Annotated[str | None, typer.Option(metavar="NAME:KEY=VALUE,...", help="The load in words, as in `bench schedule`.")] = None,
     schedule: Annotated[Path | None, typer.Option(metavar="FILE", help="The load as a schedule file.")] = None,

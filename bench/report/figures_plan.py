@@ -56,10 +56,27 @@ def frontier(plan: Plan) -> Picture | None:
             axes.plot(held, shown, alpha=0.75, label=family, **style)
         best = pareto(known)
         steps = [min(one.value_ns, ceiling) / 1e6 for one in best]
-        axes.plot([(one.held_bytes or 0.0) / 1e6 for one in best], steps, color="#444444", linewidth=1.1, drawstyle="steps-post", zorder=1, label="frontier")
+        axes.plot(
+            [(one.held_bytes or 0.0) / 1e6 for one in best],
+            steps,
+            color="#444444",
+            linewidth=1.1,
+            drawstyle="steps-post",
+            zorder=1,
+            label="frontier",
+        )
         axes.axhline(bound / 1e6, color=_BOUND, linewidth=1.3, linestyle=(0, (5, 2)), label=f"SLO, {format_duration(bound)}")
         if plan.answer is not None and plan.answer.held_bytes is not None:
-            axes.plot([plan.answer.held_bytes / 1e6], [min(plan.answer.value_ns, ceiling) / 1e6], "o", markersize=15, markerfacecolor="none", markeredgecolor="black", markeredgewidth=1.6, label="the answer" if plan.holds else "the closest")
+            axes.plot(
+                [plan.answer.held_bytes / 1e6],
+                [min(plan.answer.value_ns, ceiling) / 1e6],
+                "o",
+                markersize=15,
+                markerfacecolor="none",
+                markeredgecolor="black",
+                markeredgewidth=1.6,
+                label="the answer" if plan.holds else "the closest",
+            )
         _log_time(axes)
         axes.set_xlim(0, max((one.held_bytes or 0.0) for one in known) / 1e6 * 1.08)
         axes.set(xlabel="memory held, mean over the load, MB", ylabel=f"{plan.goal.slo.statistic} of the response time")
@@ -93,7 +110,11 @@ def sensitivity(plan: Plan) -> Picture | None:
     if not plan.variations or plan.answer is None:
         return None
     kinds = [what for what in (PEAK, LENGTH, BURSTINESS) if any(one.what == what for one in plan.variations)]
-    labels = {PEAK: "peak, times the planned one", LENGTH: "length of a burst, times the planned one", BURSTINESS: "cv of the gaps (1: Poisson)"}
+    labels = {
+        PEAK: "peak, times the planned one",
+        LENGTH: "length of a burst, times the planned one",
+        BURSTINESS: "cv of the gaps (1: Poisson)",
+    }
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(3.0 * len(kinds) + 0.6, 4.6), layout="constrained")
         rows = figure.subplots(2, len(kinds), sharex="col", sharey="row", squeeze=False)
@@ -107,7 +128,13 @@ def sensitivity(plan: Plan) -> Picture | None:
             total = [None if one.answer is None else one.answer.slots * one.answer.replicas for one in found]
             below.bar(place, [count or 0 for count in total], color=[_bar(one.planned) for one in found], width=0.62)
             for at, (count, one) in enumerate(zip(total, found, strict=True)):
-                text = "none" if one.answer is None else str(count) if one.answer.replicas == 1 else f"{one.answer.replicas}x{one.answer.slots}"
+                text = (
+                    "none"
+                    if one.answer is None
+                    else str(count)
+                    if one.answer.replicas == 1
+                    else f"{one.answer.replicas}x{one.answer.slots}"
+                )
                 below.text(at, (count or 0) + 0.05, text, ha="center", va="bottom", fontsize=8.5)
             below.set_xticks(place, [f"{one.value:g}" for one in found])
             below.set_xlabel(labels[what])
@@ -156,7 +183,7 @@ def service(plan: Plan) -> Picture:
         alt="Median service time and throughput against the number of busy slots, beside what independent slots would do.",
         caption=(
             "Measured in closed loop, every slot always busy. Slots that were independent would follow the dashed lines. Beyond the dotted "
-            "line another slot adds less than 2 % throughput: it holds memory, and makes the others slower."
+            "line more slots add less than 5 % throughput: they hold memory, and make each other slower."
         ),
     )
 
@@ -172,7 +199,9 @@ def predicted_against_measured(validation: Validation) -> Picture | None:
         ends = [value / 1e6 for one in known for value in (one.p99.predicted_ns, one.p99.measured_ns) if value]
         low, high = min(ends) / 1.3, max(ends) * 1.3
         axes.plot([low, high], [low, high], color="#444444", linewidth=1.1, label="predicted = measured")
-        axes.fill_between([low, high], [low * 0.8, high * 0.8], [low * 1.2, high * 1.2], color="#999999", alpha=0.2, linewidth=0, label="within 20 %")
+        axes.fill_between(
+            [low, high], [low * 0.8, high * 0.8], [low * 1.2, high * 1.2], color="#999999", alpha=0.2, linewidth=0, label="within 20 %"
+        )
         for index, mode in enumerate(sorted({one.mode for one in known})):
             some = [one for one in known if one.mode == mode]
             x = np.array([one.p99.measured_ns for one in some], np.float64) / 1e6
@@ -180,7 +209,16 @@ def predicted_against_measured(validation: Validation) -> Picture | None:
             spread = np.array([_arms(one.p99.predicted_ns, one.p99.low_ns, one.p99.high_ns) for one in some]).T / 1e6
             across = np.array([_arms(one.p99.measured_ns, one.p99.lowest_run_ns, one.p99.highest_run_ns) for one in some]).T / 1e6
             axes.errorbar(
-                x, y, yerr=spread, xerr=across, color=arm_colour(index), marker=_MARKERS[index % len(_MARKERS)], linestyle="", markersize=5.5, elinewidth=0.8, label=mode,
+                x,
+                y,
+                yerr=spread,
+                xerr=across,
+                color=arm_colour(index),
+                marker=_MARKERS[index % len(_MARKERS)],
+                linestyle="",
+                markersize=5.5,
+                elinewidth=0.8,
+                label=mode,
             )
         axes.set_xlim(low, high)
         axes.set_ylim(low, high)
@@ -214,7 +252,7 @@ def _bar(planned: bool) -> str:
 def _log_time(axes: Axes, axis: Any = None) -> None:
     chosen = axes.yaxis if axis is None else axis
     (axes.set_yscale if axis is None else axes.set_xscale)("log")
-    low, high = (axes.get_ylim() if axis is None else axes.get_xlim())
+    low, high = axes.get_ylim() if axis is None else axes.get_xlim()
     wide = high / max(low, 1e-9) > 100
     chosen.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
     chosen.set_major_formatter(FuncFormatter(lambda value, _: format_duration(value * 1e6)))

@@ -115,13 +115,33 @@ def statements(plan: Plan) -> list[str]:
 def sizes_table(plan: Plan) -> Table:
     """Every size that was simulated."""
     rows = [
-        (one.candidate.family, _size(one), format_duration(one.p50_ns), *_figures(one), f"{one.shed_share:.2%}", f"{one.busy:.0%}", str(one.seeds), "yes" if one.holds else "no")
+        (
+            one.candidate.family,
+            _size(one),
+            format_duration(one.p50_ns),
+            *_figures(one),
+            f"{one.shed_share:.2%}",
+            f"{one.busy:.0%}",
+            str(one.seeds),
+            "yes" if one.holds else "no",
+        )
         for one in plan.tried
     ]
     return Table(
         title="All sizes",
         header=(
-            "way to serve", "size", "P50", plan.goal.slo.statistic.upper(), "in a single run", "in time", "memory held", "peak", "refused", "busy", "seeds", "holds",
+            "way to serve",
+            "size",
+            "P50",
+            plan.goal.slo.statistic.upper(),
+            "in a single run",
+            "in time",
+            "memory held",
+            "peak",
+            "refused",
+            "busy",
+            "seeds",
+            "holds",
         ),  # fmt: skip
         rows=tuple(rows),
         note="A size that missed the SLO by more than twice with its first seed was not simulated again. Busy: share of the slot time.",
@@ -143,7 +163,14 @@ def sensitivity_table(plan: Plan) -> Table:
     ]
     return Table(
         title="If the load is another one",
-        header=("what differs", "value", f"{plan.goal.slo.statistic.upper()} of the planned size", "in time", "holds", "smallest that holds"),
+        header=(
+            "what differs",
+            "value",
+            f"{plan.goal.slo.statistic.upper()} of the planned size",
+            "in time",
+            "holds",
+            "smallest that holds",
+        ),
         rows=tuple(rows),
         note="One thing is changed at a time. A trace's peak is all of its rate; its gaps are drawn anew within each second.",
     )
@@ -169,7 +196,7 @@ def curve_table(plan: Plan) -> Table:
         title="Service curve",
         header=("busy slots", "service time, median", "against one", "throughput", "against one"),
         rows=tuple(rows),
-        note=f"Useful slots: {plan.useful_slots}, the fewest with 98 % of the highest throughput.",
+        note=f"Useful slots: {plan.useful_slots}, the fewest after which more of them answer at most 5 % more.",
     )
 
 
@@ -193,7 +220,10 @@ def plan_facts(plan: Plan, record: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("price of a replica", f"{plan.price.text(plan.price.per_hour)} an hour"))
     ready = format_duration(plan.rules.ready_ns) if plan.rules.ready_ns is not None else "as measured"
     facts.append(
-        ("another replica", f"when more than {plan.rules.above:g} requests a slot wait for {format_duration(plan.rules.detect_ns)}; ready after: {ready}")
+        (
+            "another replica",
+            f"when more than {plan.rules.above:g} requests a slot wait for {format_duration(plan.rules.detect_ns)}; ready after: {ready}",
+        )
     )
     sources = (record.get("measured") or {}).get("sources") or {}
     facts += [(name, str(where)) for name, where in sources.items()]
