@@ -115,7 +115,7 @@ def fit(curve: ServiceCurve, starts: Starts, sources: Mapping[str, str]) -> Meas
 
 def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
     """Write the samples into the folder; returns what belongs into `run.json` beside them."""
-    rows = [("service", busy, samples) for busy, samples in enumerate(measured.levels, 1)]
+    rows: list[tuple[str, int | None, Samples]] = [("service", busy, samples) for busy, samples in enumerate(measured.levels, 1)]
     rows.append(("overhead", None, measured.overhead_ns))
     rows += [(name, None, samples) for name in _STARTS for samples in [getattr(measured.starts, name)] if samples is not None]
     tables = [

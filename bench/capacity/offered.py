@@ -74,25 +74,25 @@ def with_rate(offered: Offered, factor: float, seeds: Sequence[int]) -> Offered:
     """All rates times `factor`: more or fewer users on the same clock."""
     if factor == 1:
         return offered
-    process = offered.process
+    process: Any = offered.process
     if process is None:
         return _each(offered, seeds, lambda one, seed: _moved(one, scale_rate(_plain(one), factor, _rng(seed))))
     if hasattr(process, "points"):
         points = tuple((time_ns, rate * factor) for time_ns, rate in process.points)
-        return of_process(dataclasses.replace(process, **{"points": points}), seeds)
+        return of_process(dataclasses.replace(process, points=points), seeds)
     rates = {name: getattr(process, name) * factor for name in _RATES if hasattr(process, name)}
     return of_process(dataclasses.replace(process, **rates), seeds)
 
 
 def with_peak(offered: Offered, factor: float, seeds: Sequence[int]) -> Offered | None:
     """The rate within spikes times `factor`, the base as it is; where the load has no spikes of its own, all rates."""
-    process = offered.process
+    process: Any = offered.process
     if process is None or not hasattr(process, "peak"):
         return with_rate(offered, factor, seeds)
     peak = process.peak * factor
     if peak <= process.base:
         return None
-    return of_process(dataclasses.replace(process, **{"peak": peak}), seeds)
+    return of_process(dataclasses.replace(process, peak=peak), seeds)
 
 
 def with_length(offered: Offered, factor: float, seeds: Sequence[int]) -> Offered | None:
@@ -100,7 +100,7 @@ def with_length(offered: Offered, factor: float, seeds: Sequence[int]) -> Offere
     many more users that its rates stay."""
     if factor == 1:
         return offered
-    process = offered.process
+    process: Any = offered.process
     if process is None:
         return _each(offered, seeds, lambda one, seed: _moved(one, scale_time(scale_rate(_plain(one), factor, _rng(seed)), factor), factor))
     lengths = {name: max(1, round(getattr(process, name) * factor)) for name in _LENGTHS if getattr(process, name, None)}
@@ -111,7 +111,7 @@ def with_cv(offered: Offered, cv: float, seeds: Sequence[int]) -> Offered:
     """Gaps of another coefficient of variation at the same rate over time. A schedule's or a trace's rate is the count of
     each second, so that what it does within a second is drawn anew."""
     if offered.process is not None:
-        return of_process(dataclasses.replace(offered.process, **{"cv": cv}), seeds)
+        return of_process(dataclasses.replace(offered.process, cv=cv), seeds)
     return _each(offered, seeds, lambda one, seed: _redrawn(one, cv, _rng(seed)))
 
 

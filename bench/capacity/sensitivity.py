@@ -37,12 +37,13 @@ def sensitivity(search: Search, candidate: Candidate, progress: Callable[[str], 
     offered = dataclasses.replace(search.offered, schedules=search.offered.schedules[: len(seeds)])
     own_cv = offered.cv
     cvs = sorted({*_CVS, *([own_cv] if own_cv is not None else [])})
-    found = []
-    for what, values, change in (
+    changes: tuple[tuple[str, Sequence[float], Callable[[float], Offered | None]], ...] = (
         (PEAK, _PEAKS, lambda factor: with_peak(offered, factor, seeds)),
         (LENGTH, _LENGTHS, lambda factor: with_length(offered, factor, seeds)),
         (BURSTINESS, cvs, lambda cv: offered if cv == own_cv else with_cv(offered, cv, seeds)),
-    ):
+    )
+    found = []
+    for what, values, change in changes:
         for value in values:
             progress(f"{what} {value:g}")
             other = change(value)

@@ -38,8 +38,8 @@ def served(saved: SavedRun) -> Served:
     options, mode = _options(saved)
     if mode not in _MODES:
         raise BenchError(
-            f"{saved.path} does not say how its server was set ({mode or 'no mode'}), so it cannot be predicted: name runs of `bench burst`, "
-            "or of the reference server"
+            f"{saved.path} does not say how its server was set ({mode or 'no mode'}), so it cannot be predicted: name runs "
+            "of `bench burst`, or of the reference server"
         )
     try:
         slots = int(options.get("max", 4) if mode == ELASTIC else options.get("pool", 1))

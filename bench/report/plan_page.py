@@ -28,8 +28,8 @@ METHOD = (
     ),
     (
         "not in the model",
-        "Loads and starts that slow the slots that serve; batching; a request that costs more than another; the network; a device that gets "
-        "warm. `bench validate` says how far off it is on runs that it has not seen.",
+        "Loads and starts that slow the slots that serve; batching; a request that costs more than another; the network; a device that "
+        "gets warm. `bench validate` says how far off it is on runs that it has not seen.",
     ),
 )
 
@@ -142,7 +142,7 @@ def sizes_table(plan: Plan) -> Table:
             "busy",
             "seeds",
             "holds",
-        ),  # fmt: skip
+        ),
         rows=tuple(rows),
         note="A size that missed the SLO by more than twice with its first seed was not simulated again. Busy: share of the slot time.",
     )
@@ -208,7 +208,8 @@ def plan_facts(plan: Plan, record: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("goal", plan.goal.text),
         (
             "load",
-            f"{load.text}: {load.arrivals:,} arrivals in {load.duration_s:.4g} s, mean {load.mean_per_s:.4g}/s, peak {load.peak_per_s:.4g}/s"
+            f"{load.text}: {load.arrivals:,} arrivals in {load.duration_s:.4g} s, mean {load.mean_per_s:.4g}/s, "
+            f"peak {load.peak_per_s:.4g}/s"
             f"{', the same in each seed' if load.fixed else ''}",
         ),
         ("seeds", ", ".join(map(str, plan.seeds))),

@@ -18,8 +18,8 @@ _MOST_SPIKES = 200
 METHOD = (
     (
         "what is compared",
-        "Every run is simulated with its own arrivals and its own server settings, from the samples that the plan kept; nothing is fitted to "
-        "it. Runs of one load and one size are pooled.",
+        "Every run is simulated with its own arrivals and its own server settings, from the samples that the plan kept; nothing is fitted "
+        "to it. Runs of one load and one size are pooled.",
     ),
     (
         "noise floor",
@@ -118,7 +118,7 @@ def rules_table(validation: Validation) -> Table:
         title="The right number of slots",
         header=("by", "right", "share"),
         rows=tuple(rows),
-        note="Loads of which the measured sizes decide it. A rule that names no number, or one that is not enough or too many, is not right.",
+        note="Loads of which the measured sizes decide it. A rule that names no number, or one that is too small or too large, is wrong.",
     )
 
 
@@ -163,7 +163,7 @@ def rest_table(validation: Validation) -> Table:
             "measured",
         ),
         rows=tuple(rows),
-        note="Recovery: the median over spikes, by windows of arrivals (docs/report.md); a dash: not while it was watched. Memory: at its peak.",
+        note="Recovery: the median over spikes (docs/report.md); a dash: not while it was watched. Memory: at its peak.",
     )
 
 
