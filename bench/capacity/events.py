@@ -84,9 +84,11 @@ def rules(**values: Any) -> Any:
 def _compiled(function: Callable[..., Any]) -> Any:
     """Compiled once and kept beside the source or in the user's cache; where neither can be written, compiled in each process."""
     try:
-        return numba.njit(cache=True)(function)
+        return numba.njit(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     except RuntimeError:
         return numba.njit(function)
+def _entry(function):
+    return numba.njit(cache=True)(function)
 
 
 _GAMMA, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -391,7 +393,7 @@ def _expire(s, t, request):  # type: ignore[no-untyped-def]
     s.response_ns[request] = waited + _draw(s, _OVERHEAD, request, s.overhead_ns)
 
 
-@_compiled
+@_entry
 def run(s):  # type: ignore[no-untyped-def]
     """Fill in the requests' arrays of the State. Gives the steps [changes, (time, replicas, slots, engines)] and the end."""
     rule, total, n = s.rules[0], s.totals[0], len(s.arrivals_ns)
