@@ -87,6 +87,8 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     except RuntimeError:
         return numba.njit(function)
+
+
 def _entry(function):
     return numba.njit(cache=True)(function)
 
