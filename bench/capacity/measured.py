@@ -69,8 +69,10 @@ class Measured:
     sources: Mapping[str, str]
 
     @property
-    def engine_file_bytes(self) -> int | None:
-        """The model's size, as a rule of thumb would take it: the engine's file."""
+    def model_bytes(self) -> int | None:
+        """The model's size, as a rule of thumb would take it: the engine's file; of a synthetic one what it holds."""
+        if self.engine.get("runtime") == "synthetic":
+            return self.memory.engine_bytes
         files = self.engine.get("files") or ()
         return int(files[0]["bytes"]) if files else None
 

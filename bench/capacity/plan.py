@@ -260,7 +260,7 @@ def _thumbs(measured: Measured, offered: Offered, goal: Goal, bounds: Bounds) ->
         bound_s=goal.slo.bound_ns / 1e9,
         share=PERCENT[goal.slo.statistic] / 100,
         memory_bytes=bounds.usable_bytes,
-        model_bytes=measured.engine_file_bytes,
+        model_bytes=measured.model_bytes,
     )
 
 

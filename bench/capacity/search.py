@@ -135,8 +135,9 @@ def _cold_start_alone(search: Search) -> Found | None:
     slo, load_ns = search.goal.slo, search.measured.starts.cold_load_ns
     if load_ns is None or float(np.median(load_ns)) <= slo.bound_ns:
         return None
-    one = next(search.sizes(COLD, search.fewest_replicas), None)
-    return Found(family=COLD, smallest=None, closest=None if one is None else search.predict(one, whole=True))
+    most = search.bounds.most_replicas
+    widest = [one for one in search.sizes(COLD, most) if one.slots <= search.measured.useful_slots]
+    return Found(family=COLD, smallest=None, closest=search.predict(widest[-1], whole=True) if widest else None)
 
 
 def _at(search: Search, family: str, replicas: int) -> Prediction | None:

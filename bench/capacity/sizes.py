@@ -161,7 +161,7 @@ def _thumbs(members: Sequence[Member], measured: Measured, memory_bytes: int | N
         bound_s=slo_ns / 1e9,
         share=0.99,
         memory_bytes=memory_bytes,
-        model_bytes=measured.engine_file_bytes,
+        model_bytes=measured.model_bytes,
     )
 
 

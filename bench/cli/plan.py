@@ -156,7 +156,10 @@ def _keep(results: Path, made: Plan, measured: Measured, offered: Offered) -> Pa
     # What was measured elsewhere and at another time belongs to that machine, not to the one that plans.
     environment = open_run(Path(measured.sources["curve"])).run.get("environment") or {}
     folder = save_plan(results, made, measured, offered, environment=environment, command=sys.argv)
-    write_html(folder.path / "report.html", [build_page(folder.path)])
+    page = build_page(folder.path)
+    for picture in page.pictures:
+        (folder.path / f"{picture.name}.svg").write_bytes(picture.data)
+    write_html(folder.path / "report.html", [page])
     return folder.finish()
 
 
@@ -164,10 +167,12 @@ def _show(path: Path) -> None:
     from rich.console import Console
 
     from bench.report.build import build_page
-    from bench.report.text import render
+    from bench.report.text import render_answer
 
-    render(build_page(path, pictures=False), Console(width=None if sys.stdout.isatty() else 140, highlight=False))
-    typer.echo(f"\nreport: {path / 'report.html'}\nfiles:  {path}")
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    render_answer(build_page(path, pictures=False), console, ("If the load is another one",))
+    plots = "".join(f"\nplot:   {plot}" for plot in sorted(path.glob("*.svg")))
+    typer.echo(f"{plots}\nreport: {path / 'report.html'}\nfiles:  {path}")
 
 
 def _plain(made: Plan) -> dict[str, object]:

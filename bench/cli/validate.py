@@ -76,7 +76,8 @@ def validate(
         return
     from rich.console import Console
 
-    from bench.report.text import render
+    from bench.report.text import render_answer
 
-    render(build_page(path, pictures=False), Console(width=None if sys.stdout.isatty() else 180, highlight=False))
+    console = Console(width=None if sys.stdout.isatty() else 180, highlight=False)
+    render_answer(build_page(path, pictures=False), console, ("The right number of slots", "In time, refused, recovery, memory"))
     typer.echo(f"\nreport: {path / 'report.html'}\nfiles:  {path}")

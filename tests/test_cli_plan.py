@@ -1,0 +1,200 @@
+"""`bench plan`, `bench validate` and what reads their folders, as a user runs them; the loads are real traces too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import BenchCommand
+from plan_runs import cold_run, curve_run, load_runs
+from shared_traces import shared_traces
+
+from bench.capacity.saved_plan import read_plan
+from bench.capacity.saved_validation import read_validation
+from bench.cli import main
+
+LOAD = "train:base=20,peak=150,hold=1s,rest=2s,spikes=3"
+
+
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return curve_run(tmp_path_factory.mktemp("curve") / "curve")
+
+
+@pytest.fixture(scope="module")
+def cold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cold_run(tmp_path_factory.mktemp("cold") / "cold")
+
+
+@pytest.fixture(scope="module")
+def plan(curve: Path, cold: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole plan, made in this process."""
+    results = tmp_path_factory.mktemp("results")
+    assert (
+        run(
+            "plan",
+            "--curve",
+            curve,
+            "--coldstart",
+            cold,
+            "--arrivals",
+            LOAD,
+            "--slo",
+            "p99=60ms",
+            "--price",
+            "2.5/h",
+            "--seeds",
+            2,
+            "--results",
+            results,
+        )
+        == 0
+    )
+    (made,) = results.iterdir()
+    return made
+
+
+def run(*arguments: object) -> int:
+    import sys
+
+    before, sys.argv = sys.argv, ["bench", *map(str, arguments)]
+    try:
+        return main()
+    finally:
+        sys.argv = before
+
+
+def test_the_answer_comes_first_then_the_tables_and_a_plot(bench_command: BenchCommand, curve: Path, cold: Path, tmp_path: Path) -> None:
+    done = bench_command(
+        "plan", "--curve", curve, "--coldstart", cold, "--arrivals", LOAD, "--slo", "p99=60ms", "--memory", "1GiB", "--reserve", "10%",
+        "--price", "2.5/h", "--seeds", "2", "--modes", "warm-pool,lazy", "--results", tmp_path / "out",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Take warm-pool, ")
+    for part in ("way to serve", "what limits: compute", "slots by rules of thumb: always 1: 1", "If the load is another one", "(planned)"):
+        assert part in done.stdout
+    (folder,) = (tmp_path / "out").iterdir()
+    for name in ("plan-frontier.svg", "plan-sensitivity.svg", "plan-service.svg"):
+        assert (folder / name).read_bytes().startswith(b"<?xml")
+        assert str(folder / name) in done.stdout
+    assert {path.name for path in folder.iterdir()} >= {"run.json", "summary.json", "measured.parquet", "schedule.parquet", "report.html"}
+
+
+def test_a_plan_is_read_back_as_it_was_made(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    found = read_plan(plan).plan
+    assert found.holds and found.answer is not None and found.price is not None and found.cost is not None
+    assert found.cost.per_hour == 2.5 and len(found.variations) == 6 + 5 + 4
+    assert run("report", plan, "--markdown") == 0
+    assert found.sentence in capsys.readouterr().out
+
+
+def test_json_is_the_same_plan(plan: Path, curve: Path, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    given = ("--curve", curve, "--coldstart", cold, "--arrivals", LOAD, "--slo", "p99=60ms", "--price", "2.5/h", "--seeds", 2)
+    assert run("plan", *given, "--results", tmp_path, "--json") == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
+    assert told.pop("run").startswith(str(tmp_path))
+    assert told == json.loads((plan / "summary.json").read_text())
+
+
+def test_a_plan_is_validated_and_both_become_pages(
+    plan: Path, bench_command: BenchCommand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slots = read_plan(plan).plan.answer.candidate.slots  # type: ignore[union-attr]
+    runs = load_runs(tmp_path / "runs", LOAD, (slots - 1, slots, slots + 1), seeds=(21, 22, 23))
+    capsys.readouterr()
+    assert run("validate", plan, *runs, "--seeds", 5, "--results", tmp_path / "out") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("In 3 cases (9 runs) the predicted P99 is off by ") and "right in 1 of 1 loads" in said.replace("\n", " ")
+    (folder,) = (tmp_path / "out").iterdir()
+    found = read_validation(folder)
+    assert len(found.validation.cases) == 3 and found.plan == read_plan(plan).plan
+    html = (folder / "report.html").read_text()
+    assert "Spike by spike" in html and html.count("<img ") == 1
+    done = bench_command("notebook", folder, "-o", tmp_path / "capacity.html")
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tmp_path / "capacity.html").read_text()
+    assert page.count("<img ") == page.count('alt="') == 4  # service, validation, frontier, sensitivity
+    for part in ("Take warm-pool, ", "Start warm-pool, ", "was off by", "right for 1 of 1 loads", "Only a burst experiment"):
+        assert part in page
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "spread", "most"),
+    [
+        ("azure_llm_code_2023.csv", "10m:14m", None, 3000),
+        ("mooncake_conversation_first20min.jsonl", "0s:5m", "3s", 1500),
+        ("apache_combined_a.log", "0s:61s", "1s", 500),
+    ],
+)
+def test_real_traces_are_planned_end_to_end(
+    name: str, window: str, spread: str | None, most: int, curve: Path, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = ["--window", window, *(["--spread", spread] if spread else [])]
+    assert run("trace", shared_traces() / name, "-o", tmp_path / "load.parquet", *steps) == 0
+    capsys.readouterr()
+    given = ("--curve", curve, "--coldstart", cold, "--schedule", tmp_path / "load.parquet", "--slo", "p99=100ms", "--seeds", 2)
+    assert run("plan", *given, "--max-replicas", 4, "--modes", "warm-pool,elastic,lazy", "--results", tmp_path / "out", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert 1 < told["load"]["arrivals"] < most and told["load"]["fixed"]
+    assert told["answer"] is not None and told["sentence"].startswith(("Take ", "Nothing holds "))
+    assert {one["what"] for one in told["variations"]} == {"peak", "burst length", "cv of the gaps"}
+
+
+def test_a_trace_that_tells_its_format_needs_no_other_step(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = shared_traces() / "azure_llm_code_2023.csv"
+    given = ("--curve", curve, "--trace", trace, "--slo", "p99=2s", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity")
+    assert run("plan", *given, "--results", tmp_path, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["load"]["arrivals"] == 8819 and told["holds"] and told["variations"] == []
+
+
+NONSENSE = {
+    "no load": ([], "a plan needs one load"),
+    "two loads": (["--arrivals", LOAD, "--schedule", "a.parquet"], "not --arrivals and --schedule"),
+    "no such schedule": (["--schedule", "nowhere.parquet"], "is not a file"),
+    "no slo": (["--arrivals", LOAD], "give --slo"),
+    "an slo without a unit": (["--arrivals", LOAD, "--slo", "p99=100"], "is not a time"),
+    "an slo of 0": (["--arrivals", LOAD, "--slo", "p99=0s"], "leaves no time at all"),
+    "an slo below the service time": (["--arrivals", LOAD, "--slo", "p99=5ms"], "half of the requests take longer"),
+    "too little memory": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory", "100MB"], "one slot of known"),
+    "no memory": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory", "much"], "is not a size"),
+    "all of it reserved": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory", "1GB", "--reserve", "100%"], "is not a share below 1"),
+    "a negative price": (["--arrivals", LOAD, "--slo", "p99=1s", "--price", "-2/h"], "is below 0"),
+    "a goodput above 1": (["--arrivals", LOAD, "--slo", "p99=1s", "--goodput", "99"], "is not a share"),
+    "no mode": (["--arrivals", LOAD, "--slo", "p99=1s", "--modes", "hot"], "'hot' is none of".replace("'hot'", "hot")),
+    "no replicas": (["--arrivals", LOAD, "--slo", "p99=1s", "--max-replicas", "0"], "must be at least 1"),
+    "no seeds": (["--arrivals", LOAD, "--slo", "p99=1s", "--seeds", "0"], "must be at least 1"),
+    "a wrong time": (["--arrivals", LOAD, "--slo", "p99=1s", "--detect", "soon"], "is not a time"),
+    "a phase that is not there": (["--arrivals", LOAD, "--slo", "lunch.p99=1s"], "has no phase 'lunch'"),
+}
+
+
+@pytest.mark.parametrize("case", NONSENSE)
+def test_nonsense_is_one_sentence(case: str, curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, complaint = NONSENSE[case]
+    capsys.readouterr()
+    assert run("plan", "--curve", curve, *arguments, "--results", tmp_path / "out") == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("bench: ") and err.count("\n") == 1 and complaint in err
+    assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+
+
+def test_what_is_no_curve_or_no_plan_is_one_sentence(curve: Path, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.csv").write_text("timestamp\n")
+    load = ("--arrivals", LOAD, "--slo", "p99=1s", "--results", tmp_path / "out")
+    for arguments, complaint in (
+        (("plan", "--curve", tmp_path / "nowhere", *load), "not a run folder"),
+        (("plan", "--curve", cold, *load), "holds no service curve"),
+        (("plan", "--curve", curve, "--coldstart", curve, *load), "name one that `bench coldstart` left"),
+        (("plan", "--curve", curve, "--trace", tmp_path / "empty.csv", "--slo", "p99=1s", "--results", tmp_path / "out"), "empty.csv"),
+        (("plan", *load), "--curve"),
+        (("validate", curve, cold, "--results", tmp_path / "out"), "no plan: make one with `bench plan`"),
+    ):
+        capsys.readouterr()
+        assert run(*arguments) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("bench: ") and err.count("\n") == 1 and complaint in err, err
