@@ -133,7 +133,7 @@ def test_runs_of_another_engine_are_refused(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run", "constant:rate=50,duration=3s", seed=1, slots=2)
     other = measured(engine={**measured().engine, "precision": "int8"})
     given: dict[str, Any] = {"plan": "plan", "slo_ns": None, "memory_bytes": None, "seeds": range(2)}
-    with pytest.raises(BenchError, match="of another engine than the plan [(]precision fp32 and not int8"):
+    with pytest.raises(BenchError, match=r"of another engine than the plan \(precision fp32 and not int8"):
         validate(other, [open_run(run)], **given)
     assert validate(other, [open_run(run)], anyway=True, **given).runs == 1
 

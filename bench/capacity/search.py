@@ -164,24 +164,33 @@ def _closest(search: Search, family: str) -> Prediction | None:
 
 
 def _scale_out(search: Search, warm: Found) -> Found:
-    """A warm reserve that grows: the fewest replicas at the start, each with as many slots as the warm pool's answer has."""
+    """A warm reserve that grows: the fewest replicas at the start, each with as many slots as the warm pool's answer has. It may
+    grow to what a warm pool needs, or to twice that, since it starts behind; the better of both is taken."""
     base = warm.best
     if base is None:
         return Found(family=SCALE_OUT, smallest=None, closest=None, why="no warm pool fits into the memory")
-    most = search.bounds.most_replicas if warm.smallest is None else min(search.bounds.most_replicas, 2 * base.candidate.replicas)
-    if warm.smallest is not None and base.candidate.replicas == 1:
+    needed = base.candidate.replicas
+    if warm.smallest is not None and needed == 1:
         return Found(family=SCALE_OUT, smallest=None, closest=None, why="one replica is enough, so there is none to start later")
+    holding = [
+        found
+        for most in sorted({needed, min(2 * needed, search.bounds.most_replicas)})
+        for found in [_reserve(search, base, most)]
+        if found
+    ]
+    best = min(holding, key=lambda one: (one.replicas, one.candidate.replicas), default=None)
+    return Found(family=SCALE_OUT, smallest=best, closest=best or _closest(search, SCALE_OUT))
 
-    def at(reserve: int) -> Prediction:
-        return search.predict(Candidate(family=SCALE_OUT, slots=base.candidate.slots, replicas=reserve, maximum=most))
 
-    low, high = 1, base.candidate.replicas if warm.smallest is not None else most
+def _reserve(search: Search, base: Prediction, most: int) -> Prediction | None:
+    """The smallest reserve below `most` that holds, by bisection. None where none does."""
+    low, high = 1, most - 1
     holding: Prediction | None = None
     while low <= high:
         middle = (low + high) // 2
-        found = at(middle)
+        found = search.predict(Candidate(family=SCALE_OUT, slots=base.candidate.slots, replicas=middle, maximum=most))
         if found.holds:
             holding, high = found, middle - 1
         else:
             low = middle + 1
-    return Found(family=SCALE_OUT, smallest=holding, closest=holding or _closest(search, SCALE_OUT))
+    return holding
