@@ -34,7 +34,7 @@ LOAD = ROOT / "docs" / "load.md"
 RESULTS = ROOT / "results" / "README.md"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-COMMANDS = ("bench coldstart", "locust -f scenarios/...", "bench burst")  # what writes a folder into results/
+COMMANDS = ("bench coldstart", "locust -f scenarios/...", "bench burst", "bench curve")  # what writes a folder into results/
 
 Row = tuple[str, ...]
 

@@ -179,7 +179,7 @@ def _level(busy: int, batch: int, rows: Mapping[str, NDArray[np.int64]]) -> Serv
         batch=batch,
         service_ns=service,
         overhead_ns=np.maximum(overhead, 0),
-        throughput_per_s=sum(rate * len(times) for rate, times in zip(rates, done, strict=True)) / len(order),
+        throughput_per_s=len(order) / sum(len(times) / rate for rate, times in zip(rates, done, strict=True)) if all(rates) else 0.0,
         round_throughputs_per_s=tuple(rates),
     )
 

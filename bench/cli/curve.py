@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -103,7 +104,6 @@ def curve(
 def conclude(folder: RunFolder, path: Path, *, as_json: bool) -> None:
     """Write `summary.json` and `report.html` into the run, and print it. A cut-off run without one whole level is only kept
     where it has a row. Raises BenchError where a finished one has none."""
-    from bench.analysis.experiment import plain
     from bench.records import RunFolder, open_run
     from bench.report.build import load_curve, write_html
 
@@ -116,10 +116,10 @@ def conclude(folder: RunFolder, path: Path, *, as_json: bool) -> None:
         if saved.table("requests", ("busy",)) is None:
             shutil.rmtree(path)  # nothing was measured
         return
-    RunFolder(path, folder.run_id).write_json("summary.json", plain(summary))
+    RunFolder(path, folder.run_id).write_json("summary.json", dataclasses.asdict(summary))
     write_html(path / "report.html", [page])
     if as_json:
-        typer.echo(json.dumps({"run": str(path), **plain(summary)}, indent=2))
+        typer.echo(json.dumps({"run": str(path), **dataclasses.asdict(summary)}, indent=2))
         return
     from rich.console import Console
 

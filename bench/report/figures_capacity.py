@@ -126,7 +126,7 @@ def curve_picture(summary: CurveSummary) -> Picture:
             axes.set_xlabel("busy slots")
             axes.set_ylim(bottom=0)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.legend(loc="upper left", fontsize=8, frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3 if len(summary.batches) == 1 else 2, borderaxespad=0.3)
         data = svg_of(figure, summary.title)
     last = summary.of_batch(summary.batches[0])[-1]
     return Picture(
