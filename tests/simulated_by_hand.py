@@ -16,6 +16,7 @@ from bench.capacity.simulation import OK, SHED, TIMEOUT, Replicas, Server, Servi
 from reference_server.jobs import BarrenClock, Making
 
 FREE, MADE, READY, SHRINK, EXPIRE, SCALE, ARRIVE = range(7)
+OVERHEAD, LOAD, SLOT, UNLOAD, START, SERVICE = range(6)  # what has random numbers of its own
 WORD = 2**64 - 1
 
 
@@ -73,7 +74,7 @@ class World:
         else:
             self.starting += 1
             self.last_start = self.now
-            self.at(self.now + self.draw(5, index, self.replicas.start_ns), READY, self.started_one)
+            self.at(self.now + self.draw(START, index, self.replicas.start_ns), READY, self.started_one)
 
     def started_one(self) -> None:
         self.starting -= 1
@@ -167,7 +168,7 @@ class Pool:
         waiting, limit = len(self.waiting) + 1, self.server.queue_limit
         if limit is not None and waiting - (self.wanted(waiting) - len(self.slots)) > limit:
             request.status = SHED
-            request.response = world.draw(1, request.number, world.service.overhead_ns)
+            request.response = world.draw(OVERHEAD, request.number, world.service.overhead_ns)
             return
         self.waiting.append(request)
         if self.server.acquire_timeout_ns is not None:
@@ -182,21 +183,21 @@ class Pool:
         request.status = TIMEOUT
         request.load = self.barren_clock.read(now) - request.barren_ns
         request.pool = now - request.enqueued_ns - request.load
-        request.response = now - request.enqueued_ns + self.world.draw(1, request.number, self.world.service.overhead_ns)
+        request.response = now - request.enqueued_ns + self.world.draw(OVERHEAD, request.number, self.world.service.overhead_ns)
 
     def submit(self, slot: Slot, request: Request, wait_load_ns: int = 0) -> None:
         world, number = self.world, request.number
         self.in_use += 1
-        cold_load = world.draw(2, number, self.server.load_ns) if self.cold else 0
+        cold_load = world.draw(LOAD, number, self.server.load_ns) if self.cold else 0
         request.pool = world.now - request.enqueued_ns - wait_load_ns
         request.load = wait_load_ns + cold_load
         levels = world.service.levels
-        request.service = world.draw(0, number, levels[min(self.in_use, len(levels)) - 1])
+        request.service = world.draw(SERVICE, number, levels[min(self.in_use, len(levels)) - 1])
         if self.in_use > len(levels):
             request.service = request.service * self.in_use // len(levels)
         ended = world.now + cold_load + request.service
-        request.response = ended - request.enqueued_ns + world.draw(1, number, world.service.overhead_ns)
-        world.at(ended + (world.draw(4, number, self.server.unload_ns) if self.cold else 0), FREE, self.run_ended, slot)
+        request.response = ended - request.enqueued_ns + world.draw(OVERHEAD, number, world.service.overhead_ns)
+        world.at(ended + (world.draw(UNLOAD, number, self.server.unload_ns) if self.cold else 0), FREE, self.run_ended, slot)
 
     def run_ended(self, slot: Slot) -> None:
         self.in_use -= 1
@@ -227,11 +228,11 @@ class Pool:
     def make(self) -> None:
         world, now = self.world, self.world.now
         index, world.makings = world.makings, world.makings + 1
-        taken = world.draw(3, index, self.server.slot_ns)
+        taken = world.draw(SLOT, index, self.server.slot_ns)
         if self.own_engines:
-            taken += world.draw(2, index, self.server.load_ns)
+            taken += world.draw(LOAD, index, self.server.load_ns)
         elif self.engine_ns is None:
-            self.engine_ns = max(now, self.unloaded_ns) + world.draw(2, index, self.server.load_ns)
+            self.engine_ns = max(now, self.unloaded_ns) + world.draw(LOAD, index, self.server.load_ns)
             taken += self.engine_ns - now
         slot = Slot()
         self.makers.append(slot)
@@ -269,7 +270,7 @@ class Pool:
                 self.slots.remove(slot)
                 if not self.slots and not self.makers:
                     self.engine_ns = None
-                    self.unloaded_ns = now + self.world.draw(4, self.world.makings, self.server.unload_ns)
+                    self.unloaded_ns = now + self.world.draw(UNLOAD, self.world.makings, self.server.unload_ns)
                 self.set_barren_clock()
         if self.resting:
             self.plan_shrink()

@@ -16,11 +16,11 @@ import numpy as np
 
 FREE, MADE, READY, SHRINK = range(4)
 _ORDER_BITS = 56  # below the kind in an event's rank: the number of the event
-_NEVER = np.iinfo(np.int64).max
+_NEVER = int(np.iinfo(np.int64).max)
 _OK, _SHED, _TIMEOUT = 0, 1, 2
 
-STREAMS = ("service", "overhead", "load", "slot", "unload", "start")
-_SERVICE, _OVERHEAD, _LOAD, _SLOT, _UNLOAD, _START = range(len(STREAMS))
+STREAMS = ("overhead", "load", "slot", "unload", "start", "service")
+_OVERHEAD, _LOAD, _SLOT, _UNLOAD, _START, _SERVICE = range(len(STREAMS))
 
 RULES = np.dtype(
     [
@@ -45,32 +45,29 @@ REPLICA = np.dtype(
 SLOT = np.dtype([(name, "i8") for name in ("idle_since_ns", "began_ns", "began_barren_ns", "ended_ns", "ended_barren_ns")])
 
 
+REQUEST = np.dtype(
+    [
+        ("following", "i8"),  # the request behind this one in its queue
+        ("barren_ns", "i8"),  # the replica's clock of slotless loading when the request came
+        ("response_ns", "i8"), ("pool_ns", "i8"), ("load_ns", "i8"), ("service_ns", "i8"), ("status", "i4"), ("replica", "i4"),
+    ]
+)  # fmt: skip
+
+
 class State(NamedTuple):
-    """All that a simulation reads and writes: samples, rules, requests [n], replicas [r], slots [r, ceiling]."""
+    """All that a simulation reads and writes. Few arrays, since compiling takes longer with each."""
 
     arrivals_ns: Any
-    level_ns: Any  # the levels behind each other
-    level_starts: Any  # where each begins, and the end
-    overhead_ns: Any
-    load_ns: Any
-    slot_ns: Any
-    unload_ns: Any
-    start_ns: Any
-    streams: Any
-    rules: Any
-    totals: Any
-    replica: Any
-    slot: Any
-    resting: Any  # the first has rested longest, the last is used next
-    spare: Any  # places in `slot` that no slot has
-    following: Any  # the request behind this one in its queue
-    barren_ns: Any  # the replica's clock of slotless loading when the request came
-    response_ns: Any
-    pool_ns: Any
-    request_load_ns: Any
-    service_ns: Any
-    status: Any
-    sent_to: Any
+    samples: Any  # of all that is drawn, behind each other: what STREAMS names first, then the levels of the service
+    starts: Any  # where each begins, and the end
+    streams: Any  # what the random numbers of each of STREAMS begin with
+    rules: Any  # [1]
+    totals: Any  # [1]
+    request: Any  # [arrivals]
+    replica: Any  # [replicas]
+    slot: Any  # [replicas, slots]
+    resting: Any  # [replicas, slots]; the first has rested longest, the last is used next
+    spare: Any  # [replicas, slots]; places in `slot` that no slot has
 
 
 def rules(**values: Any) -> Any:
@@ -84,13 +81,9 @@ def rules(**values: Any) -> Any:
 def _compiled(function: Callable[..., Any]) -> Any:
     """Compiled once and kept beside the source or in the user's cache; where neither can be written, compiled in each process."""
     try:
-        return numba.njit(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+        return numba.njit(cache=True)(function)
     except RuntimeError:
         return numba.njit(function)
-
-
-def _entry(function):
-    return numba.njit(cache=True)(function)
 
 
 _GAMMA, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -98,26 +91,20 @@ _27, _30, _31, _32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 
 
 @_compiled
-def _rank(stream, index, count):  # type: ignore[no-untyped-def]
-    """A number in 0..count-1: the index-th of the stream. SplitMix64 (Steele, Lea, Flood 2014, fig. 17) reached by its counter."""
-    z = stream + _GAMMA * np.uint64(index + 1)
+def _draw(s, stream, index, level):  # type: ignore[no-untyped-def]
+    """One of the samples: the index-th number of the stream says which. SplitMix64 (Steele, Lea, Flood 2014), reached by its counter."""
+    z = s.streams[stream] + _GAMMA * np.uint64(index + 1)
     z = (z ^ (z >> _30)) * _MIX_1
     z = (z ^ (z >> _27)) * _MIX_2
     z = z ^ (z >> _31)
-    return np.int64(((z >> _32) * np.uint64(count)) >> _32)
-
-
-@_compiled
-def _draw(s, stream, index, samples):  # type: ignore[no-untyped-def]
-    return samples[_rank(s.streams[stream], index, len(samples))]
+    first, end = s.starts[stream + level], s.starts[stream + level + 1]
+    return s.samples[first + np.int64(((z >> _32) * np.uint64(end - first)) >> _32)]
 
 
 @_compiled
 def _service(s, request, busy):  # type: ignore[no-untyped-def]
-    levels = len(s.level_starts) - 1
-    level = min(busy, levels) - 1
-    first, end = s.level_starts[level], s.level_starts[level + 1]
-    drawn = s.level_ns[first + _rank(s.streams[_SERVICE], request, end - first)]
+    levels = len(s.starts) - 1 - _SERVICE
+    drawn = _draw(s, _SERVICE, request, min(busy, levels) - 1)
     return drawn if busy <= levels else drawn * busy // levels
 
 
@@ -148,7 +135,7 @@ def _set_barren(s, r, t):  # type: ignore[no-untyped-def]
 def _caused(s, r, slot, request, t):  # type: ignore[no-untyped-def]
     """The part of the request's wait until now that a load caused, given that this slot serves it."""
     made = s.slot[r, slot]
-    came, came_barren, barren = s.arrivals_ns[request], s.barren_ns[request], _barren(s, r, t)
+    came, came_barren, barren = s.arrivals_ns[request], s.request[request].barren_ns, _barren(s, r, t)
     if made.ended_ns <= came:
         return barren - came_barren
     from_ns, from_barren = came, came_barren
@@ -169,17 +156,17 @@ def _begin(s, heap, t, r, slot, request):  # type: ignore[no-untyped-def]
     came = s.arrivals_ns[request]
     load, after = np.int64(0), np.int64(0)
     if rule.cold:
-        load, after = _draw(s, _LOAD, request, s.load_ns), _draw(s, _UNLOAD, request, s.unload_ns)
+        load, after = _draw(s, _LOAD, request, 0), _draw(s, _UNLOAD, request, 0)
         total.held_slots += 1
         total.held_engines += 1
-        s.request_load_ns[request], s.pool_ns[request] = load, t - came
+        s.request[request].load_ns, s.request[request].pool_ns = load, t - came
     elif t > came:
         caused = _caused(s, r, slot, request, t)
-        s.request_load_ns[request], s.pool_ns[request] = caused, t - came - caused
+        s.request[request].load_ns, s.request[request].pool_ns = caused, t - came - caused
     service = _service(s, request, replica.in_use)
-    s.service_ns[request] = service
+    s.request[request].service_ns = service
     ended = t + load + service
-    s.response_ns[request] = ended - came + _draw(s, _OVERHEAD, request, s.overhead_ns)
+    s.request[request].response_ns = ended - came + _draw(s, _OVERHEAD, request, 0)
     _push(s, heap, ended + after, FREE, r, slot)
 
 
@@ -200,10 +187,10 @@ def _leave(s, r):  # type: ignore[no-untyped-def]
     """Take the head of the queue out of it."""
     replica = s.replica[r]
     request = replica.head
-    replica.head = s.following[request]
+    replica.head = s.request[request].following
     replica.waiting -= 1
     s.totals[0].waiting -= 1
-    s.following[request] = -1
+    s.request[request].following = -1
     return request
 
 
@@ -222,13 +209,13 @@ def _grow(s, heap, t, r):  # type: ignore[no-untyped-def]
     for _ in range(missing):
         replica.spare -= 1
         slot = s.spare[r, replica.spare]
-        made_ns = t + _draw(s, _SLOT, total.makings, s.slot_ns)
+        made_ns = t + _draw(s, _SLOT, total.makings, 0)
         if not rule.one_load_first:
-            made_ns += _draw(s, _LOAD, total.makings, s.load_ns)
+            made_ns += _draw(s, _LOAD, total.makings, 0)
             total.held_engines += 1
         elif replica.engine_ns > t:
             wait_ns = max(t, replica.unloaded_ns) - t
-            load_ns = _draw(s, _LOAD, total.makings, s.load_ns)
+            load_ns = _draw(s, _LOAD, total.makings, 0)
             replica.engine_ns = t + wait_ns + load_ns
             made_ns += wait_ns + load_ns
             total.held_engines += 1
@@ -292,7 +279,7 @@ def _shrink(s, heap, t, r):  # type: ignore[no-untyped-def]
             total.held_engines -= 1
         elif replica.slots == 0 and replica.making == 0:
             replica.engine_ns = _NEVER
-            replica.unloaded_ns = t + _draw(s, _UNLOAD, total.makings, s.unload_ns)
+            replica.unloaded_ns = t + _draw(s, _UNLOAD, total.makings, 0)
             total.held_engines -= 1
         dropped += 1
     if dropped:
@@ -363,21 +350,21 @@ def _least_loaded(s):  # type: ignore[no-untyped-def]
 def _arrive(s, heap, t, request):  # type: ignore[no-untyped-def]
     rule, r = s.rules[0], _least_loaded(s)
     replica = s.replica[r]
-    s.sent_to[request] = r
-    s.barren_ns[request] = _barren(s, r, t)
+    s.request[request].replica = r
+    s.request[request].barren_ns = _barren(s, r, t)
     if replica.resting > 0:
         replica.resting -= 1
         _begin(s, heap, t, r, s.resting[r, replica.resting], request)
         return
     waiting = replica.waiting + 1
     if waiting - (_wanted(s, r, waiting) - replica.slots) > rule.queue_limit:
-        s.status[request] = _SHED
-        s.response_ns[request] = _draw(s, _OVERHEAD, request, s.overhead_ns)
+        s.request[request].status = _SHED
+        s.request[request].response_ns = _draw(s, _OVERHEAD, request, 0)
         return
     if replica.waiting == 0:
         replica.head = request
     else:
-        s.following[replica.tail] = request
+        s.request[replica.tail].following = request
     replica.tail = request
     replica.waiting = waiting
     s.totals[0].waiting += 1
@@ -387,15 +374,15 @@ def _arrive(s, heap, t, request):  # type: ignore[no-untyped-def]
 @_compiled
 def _expire(s, t, request):  # type: ignore[no-untyped-def]
     """The request has waited longest of all, so it is the head of its queue."""
-    r = s.sent_to[request]
+    r = s.request[request].replica
     _leave(s, r)
-    waited, caused = t - s.arrivals_ns[request], _barren(s, r, t) - s.barren_ns[request]
-    s.status[request] = _TIMEOUT
-    s.request_load_ns[request], s.pool_ns[request] = caused, waited - caused
-    s.response_ns[request] = waited + _draw(s, _OVERHEAD, request, s.overhead_ns)
+    waited, caused = t - s.arrivals_ns[request], _barren(s, r, t) - s.request[request].barren_ns
+    s.request[request].status = _TIMEOUT
+    s.request[request].load_ns, s.request[request].pool_ns = caused, waited - caused
+    s.request[request].response_ns = waited + _draw(s, _OVERHEAD, request, 0)
 
 
-@_entry
+@_compiled
 def run(s):  # type: ignore[no-untyped-def]
     """Fill in the requests' arrays of the State. Gives the steps [changes, (time, replicas, slots, engines)] and the end."""
     rule, total, n = s.rules[0], s.totals[0], len(s.arrivals_ns)
@@ -413,7 +400,7 @@ def run(s):  # type: ignore[no-untyped-def]
         expiry = _NEVER
         if rule.acquire_timeout_ns > 0 and total.waiting > 0:
             # Whoever waits has neither a service time nor a refusal yet.
-            while s.service_ns[oldest] > 0 or s.status[oldest] != _OK:
+            while s.request[oldest].service_ns > 0 or s.request[oldest].status != _OK:
                 oldest += 1
             expiry = s.arrivals_ns[oldest] + rule.acquire_timeout_ns
         start = _NEVER
@@ -421,7 +408,7 @@ def run(s):  # type: ignore[no-untyped-def]
             start = over_since + rule.detect_ns
             if last_start >= 0:
                 start = max(start, last_start + rule.cooldown_ns)
-        t = min(min(arrival, event), min(expiry, start))
+        t = min(arrival, event, expiry, start)
         if event == t:
             _, rank, r, slot = heapq.heappop(heap)
             kind = rank >> _ORDER_BITS
@@ -436,7 +423,7 @@ def run(s):  # type: ignore[no-untyped-def]
         elif expiry == t:
             _expire(s, t, oldest)
         elif start == t:
-            ready_ns = t + _draw(s, _START, total.started, s.start_ns)
+            ready_ns = t + _draw(s, _START, total.started, 0)
             _push(s, heap, ready_ns, READY, _start(s), 0)
             last_start = over_since = t
         else:

@@ -148,20 +148,21 @@ def simulate(arrivals_ns: Times, service: Service, server: Server, replicas: Rep
         raise BenchError("a service has times for at least one busy slot")
     from bench.capacity import events  # numba takes a while to import, and a command that fails before needs none of it
 
-    streams = np.random.SeedSequence(seed).generate_state(len(events.STREAMS), np.uint64)
+    drawn = [
+        _samples(service.overhead_ns, "the overheads"),
+        _samples(server.load_ns, "the load times"),
+        _samples(server.slot_ns, "the times to make a slot"),
+        _samples(server.unload_ns, "the unload times"),
+        _samples(replicas.start_ns, "the times to ready"),
+        *levels,
+    ]
     cold = server.mode == "cold-load"
-    n = len(arrivals)
     shape = (replicas.maximum, server.slots)
     state = events.State(
         arrivals_ns=arrivals,
-        level_ns=np.concatenate(levels),
-        level_starts=np.concatenate([[0], np.cumsum([len(level) for level in levels])]).astype(np.int64),
-        overhead_ns=_samples(service.overhead_ns, "the overheads"),
-        load_ns=_samples(server.load_ns, "the load times"),
-        slot_ns=_samples(server.slot_ns, "the times to make a slot"),
-        unload_ns=_samples(server.unload_ns, "the unload times"),
-        start_ns=_samples(replicas.start_ns, "the times to ready"),
-        streams=streams,
+        samples=np.concatenate(drawn),
+        starts=np.cumsum([0, *map(len, drawn)]),
+        streams=np.random.SeedSequence(seed).generate_state(len(events.STREAMS), np.uint64),
         rules=events.rules(
             cold=cold,
             one_load_first=server.sharing == "engine" and not cold,
@@ -179,27 +180,21 @@ def simulate(arrivals_ns: Times, service: Service, server: Server, replicas: Rep
             cooldown_ns=replicas.cooldown_ns,
         ),
         totals=np.zeros(1, events.TOTALS),
+        request=np.zeros(len(arrivals), events.REQUEST),
         replica=np.zeros(replicas.maximum, events.REPLICA),
         slot=np.zeros(shape, events.SLOT),
         resting=np.zeros(shape, np.int64),
         spare=np.zeros(shape, np.int64),
-        following=np.full(n, -1, np.int64),
-        barren_ns=np.zeros(n, np.int64),
-        response_ns=np.zeros(n, np.int64),
-        pool_ns=np.zeros(n, np.int64),
-        request_load_ns=np.zeros(n, np.int64),
-        service_ns=np.zeros(n, np.int64),
-        status=np.zeros(n, np.uint8),
-        sent_to=np.zeros(n, np.int32),
     )
     steps, end_ns = events.run(state)
+    request = state.request
     return Simulated(
-        response_ns=state.response_ns,
-        pool_ns=state.pool_ns,
-        load_ns=state.request_load_ns,
-        service_ns=state.service_ns,
-        status=state.status,
-        replica=state.sent_to,
+        response_ns=request["response_ns"].copy(),
+        pool_ns=request["pool_ns"].copy(),
+        load_ns=request["load_ns"].copy(),
+        service_ns=request["service_ns"].copy(),
+        status=request["status"].astype(np.uint8),
+        replica=request["replica"].copy(),
         change_ns=steps[:, 0].copy(),
         replicas=steps[:, 1].copy(),
         slots=steps[:, 2].copy(),
