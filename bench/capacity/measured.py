@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Samples = NDArray[np.int64]
 FILE = "measured.parquet"
-_SCHEMA = pa.schema([("what", pa.string()), ("busy", pa.int32()), ("ns", pa.int64())])
+SCHEMA = pa.schema([("what", pa.string()), ("busy", pa.int32()), ("ns", pa.int64())])
 # What two runs must agree in to be of the same engine; one that was built again may have other bytes.
 SAME_ENGINE = ("name", "source_sha256", "runtime", "runtime_version", "precision", "device")
 _STARTS = ("cold_load_ns", "load_ns", "slot_ns", "ready_ns")
@@ -121,7 +121,7 @@ def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
     rows.append(("overhead", None, measured.overhead_ns))
     rows += [(name, None, samples) for name in _STARTS for samples in [getattr(measured.starts, name)] if samples is not None]
     tables = [
-        pa.table({"what": [what] * len(samples), "busy": pa.array([busy] * len(samples), pa.int32()), "ns": samples}, schema=_SCHEMA)
+        pa.table({"what": [what] * len(samples), "busy": pa.array([busy] * len(samples), pa.int32()), "ns": samples}, schema=SCHEMA)
         for what, busy, samples in rows
     ]
     pq.write_table(pa.concat_tables(tables), folder / FILE, compression="zstd")
@@ -141,7 +141,7 @@ def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
 def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
     """Read back what `write_measured` wrote. Raises BenchError where it is damaged."""
     try:
-        table = pq.read_table(folder / FILE, schema=_SCHEMA)
+        table = pq.read_table(folder / FILE, schema=SCHEMA)
         what = np.asarray(table.column("what").to_pylist())
         busy, ns = table.column("busy").fill_null(0).to_numpy(), table.column("ns").to_numpy()
         highest = int(busy.max())

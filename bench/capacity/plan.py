@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,8 @@ class Family:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What `bench plan` answers. answer: the candidate to take, or the closest where nothing holds (`holds`). tried: every
-    candidate that was simulated, for the frontier. usable_bytes: memory of a replica's device less the reserve."""
+    candidate that was simulated, for the frontier. usable_bytes: memory of a replica's device less the reserve. settings: the
+    runtime settings that the curve's servers had, and that those of the plan must have."""
 
     sentence: str
     subject: str
@@ -83,6 +84,7 @@ class Plan:
     throughput_per_s: tuple[float, ...]
     useful_slots: int
     memory_kind: str
+    settings: Mapping[str, str]
     notes: tuple[str, ...]
 
 
@@ -146,6 +148,7 @@ def make_plan(
         throughput_per_s=measured.throughput_per_s,
         useful_slots=measured.useful_slots,
         memory_kind=measured.memory.kind,
+        settings=dict(measured.settings),
         notes=_notes(measured, found),
     )
     return dataclasses.replace(plan, sentence=sentence(plan))

@@ -32,9 +32,10 @@ def _decisions(plan: Plan) -> Iterator[str]:
     if not plan.holds:
         yield f"**No size holds the goal.** {plan.sentence} Allow more time, send less, or serve a faster engine."
     else:
+        settings = "".join(f" --set {name}={value}" for name, value in plan.settings.items())
         each = "each replica with" if candidate.replicas > 1 or candidate.maximum > 1 else "with"
         held = "" if answer.replica_bytes is None else f"; it needs {format_size(answer.replica_bytes)} of {plan.memory_kind} memory"
-        yield f"**Start {candidate.text}**: {each} `{candidate.command}`{held}."
+        yield f"**Start {candidate.text}**: {each} `{candidate.command}{settings}`{held}."
     if plan.limit is not None:
         yield f"**{plan.limit.what.capitalize()} limits**: {plan.limit.why}."
     if plan.headroom is not None:
