@@ -152,6 +152,18 @@ def test_a_trace_that_tells_its_format_needs_no_other_step(curve: Path, tmp_path
     assert told["load"]["arrivals"] == 8819 and told["holds"] and told["variations"] == []
 
 
+def test_models_on_one_device_share_its_memory(plan: Path, curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = read_plan(plan).plan.answer.replica_bytes  # type: ignore[union-attr]
+    given = ("plan", "--curve", curve, "--arrivals", LOAD, "--slo", "p99=60ms", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity")
+    memory = ("--memory", f"{int(2 * held + 1)}", "--reserve", "0%", "--results", tmp_path, "--json")
+    capsys.readouterr()
+    assert run(*given, *memory, "--beside", plan) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["usable_bytes"] == int(2 * held + 1) - held and told["notes"][0].startswith("beside known, ")
+    assert run(*given, *memory, "--beside", plan, "--beside", plan, "--beside", plan) == 2
+    assert "is all taken by the plans that are --beside" in capsys.readouterr().err
+
+
 NONSENSE = {
     "no load": ([], "a plan needs one load"),
     "two loads": (["--arrivals", LOAD, "--schedule", "a.parquet"], "not --arrivals and --schedule"),
@@ -165,6 +177,7 @@ NONSENSE = {
     "all of it reserved": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory", "1GB", "--reserve", "100%"], "is not a share below 1"),
     "a negative price": (["--arrivals", LOAD, "--slo", "p99=1s", "--price", "-2/h"], "is below 0"),
     "a goodput above 1": (["--arrivals", LOAD, "--slo", "p99=1s", "--goodput", "99"], "is not a share"),
+    "beside without memory": (["--arrivals", LOAD, "--slo", "p99=1s", "--beside", "somewhere"], "say with --memory"),
     "no mode": (["--arrivals", LOAD, "--slo", "p99=1s", "--modes", "hot"], "'hot' is none of".replace("'hot'", "hot")),
     "no replicas": (["--arrivals", LOAD, "--slo", "p99=1s", "--max-replicas", "0"], "must be at least 1"),
     "no seeds": (["--arrivals", LOAD, "--slo", "p99=1s", "--seeds", "0"], "must be at least 1"),

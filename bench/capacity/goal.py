@@ -15,7 +15,7 @@ PERCENT = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9, "ma
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """slos: each must hold, over the answered arrivals (of one phase, where it names one). goodput: the share of all
-    arrivals that must be answered within the first SLO's time, so that shedding does not buy a percentile."""
+    arrivals that must be answered within the first SLO's time, so that shedding does not buy a percentile; 0: any."""
 
     slos: tuple[SloGate, ...]
     goodput: float
@@ -27,10 +27,12 @@ class Goal:
 
     @property
     def text(self) -> str:
-        """Such as `p99 <= 100 ms and 99 % of the arrivals within it`."""
+        """Such as `p99 <= 100 ms, 0.99 of all arrivals within 100 ms`."""
         bounds = " and ".join(
             f"{f'{one.phase}.' if one.phase else ''}{one.statistic} <= {format_duration(one.bound_ns)}" for one in self.slos
         )
+        if not self.goodput:
+            return bounds
         return f"{bounds}, {self.goodput:.4g} of all arrivals within {format_duration(self.slo.bound_ns)}"
 
 

@@ -99,13 +99,14 @@ def make_plan(
     families: Sequence[str] = FAMILIES,
     price: Price | None = None,
     vary: bool = True,
+    notes: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Plan:
-    """Search, choose, explain. Raises BenchError where the question makes no sense: an SLO below the service time, a memory
+    """Search, choose, explain. `notes`: what else has to be said beside the answer. Raises BenchError where the question makes no sense: an SLO below the service time, a memory
     too small for one slot, a phase that the load does not have."""
     _refuse_nonsense(measured, offered, goal, bounds)
     search = Search(measured=measured, offered=offered, goal=goal, rules=rules, bounds=bounds, seeds=seeds)
-    progress("sizes")
+    progress("sizes (the first plan on a machine compiles the simulation, which takes half a minute)")
     found = search_all(search, families)
     chosen = choose(found)
     closest = chosen or _closest(found)
@@ -149,7 +150,7 @@ def make_plan(
         useful_slots=measured.useful_slots,
         memory_kind=measured.memory.kind,
         settings=dict(measured.settings),
-        notes=_notes(measured, found),
+        notes=(*notes, *_notes(measured, found)),
     )
     return dataclasses.replace(plan, sentence=sentence(plan))
 

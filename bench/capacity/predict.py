@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bench.load.schedule import Schedule
 
 _FAILED = np.inf
+_WIDEST = 100.0  # of a logarithm: beyond that an interval says nothing, and its end is no number any more
 # Two-sided 95 % points of Student's t by degrees of freedom, then the normal's.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093)
 
@@ -126,7 +127,7 @@ def further_run(each: Sequence[float | None]) -> Interval | None:
     if len(each) < 2 or any(value is None or value <= 0 for value in each):
         return None
     logs = np.log(np.array(each, np.float64))
-    reach = t_point(len(logs) - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(logs))
+    reach = min(_WIDEST, t_point(len(logs) - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(logs)))
     middle = float(logs.mean())
     return Interval(low=math.exp(middle - reach), high=math.exp(middle + reach))
 

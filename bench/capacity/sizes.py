@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bench.capacity.validation import Case, Member, Validation
 
 PLAN = "this plan"
+_DRAWS = 10
 _ENOUGH, _TOO_FEW, _EITHER = "enough", "too few", "either"
 
 
@@ -109,12 +110,13 @@ def _follows(slots: int, verdicts: Mapping[int, str]) -> str | None:
 def predicted_size(members: Sequence[Member], measured: Measured, slo_ns: int, seeds: Sequence[int]) -> int | None:
     """The fewest slots whose pooled P99 holds with the arrivals of these runs, at most as many as the curve has; None where
     none does."""
-    arrivals = {member.saved.path: _arrivals(member) for member in members}
+    arrivals = list({times.tobytes(): times for member in members for times in [_arrivals(member)]}.values())  # all sizes get the same
+    seeds = seeds[: max(1, -(-_DRAWS // len(arrivals)))]
     how = members[0].served
     for slots in range(1, len(measured.levels) + 1):
         candidate = dataclasses.replace(how.candidate, slots=slots, minimum=min(how.candidate.minimum, slots))
         times = []
-        for number, intended in enumerate(arrivals.values()):
+        for number, intended in enumerate(arrivals):
             for seed in seeds:
                 run = simulate_one(candidate, measured, how.rules, intended, seed * 1009 + number)
                 times.append(run.response_ns[run.status == 0].astype(np.float64))

@@ -335,7 +335,7 @@ def validate(
         cases.append(compare(members, measured, slo_ns, seeds))
     errors = [abs(one.p99.error) for one in cases if one.p99.error is not None]
     noises = [one.noise for one in cases if one.noise is not None]
-    scores = score_sizes(groups, cases, measured, memory_bytes, seeds[:_FOR_RECOVERY])
+    scores = score_sizes(groups, cases, measured, memory_bytes, seeds)
     progress(len(groups), len(groups))
     made = Validation(
         sentence="",

@@ -13,7 +13,7 @@ import typer
 from bench.cli import options
 from bench.cli.app import app
 from bench.errors import BenchError
-from bench.units import parse_duration_ns, parse_size_bytes
+from bench.units import format_size, parse_duration_ns, parse_size_bytes
 
 if TYPE_CHECKING:
     from bench.capacity.measured import Measured
@@ -41,6 +41,10 @@ def plan(
     ] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one replica's device or machine.")] = None,
     reserve: Annotated[str, typer.Option(metavar="SHARE", help="What of it stays free.")] = "10%",
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PLAN", help="A plan of another model on the same device, whose pool has its memory first; repeatable."),
+    ] = None,
     price: Annotated[str | None, typer.Option(metavar="PRICE", help="Of one replica, such as 2.5/h.")] = None,
     replica_start: Annotated[
         str | None, typer.Option(metavar="TIME", help="From the decision to start a replica until it is ready; else as measured.")
@@ -91,7 +95,7 @@ def plan(
         detect_ns=parse_duration_ns(detect, "--detect"),
         above=waiting,
     )
-    usable = _usable(memory, reserve)
+    usable, others = _usable(memory, reserve, beside or [])
     families = _families(modes)
     for value, name in ((max_replicas, "--max-replicas"), (max_slots, "--max-slots"), (seeds, "--seeds")):
         _at_least(1, value, name)
@@ -109,7 +113,17 @@ def plan(
             most_slots=min(max_slots or len(measured.levels), len(measured.levels)), most_replicas=max_replicas, usable_bytes=usable
         )
         made = make_plan(
-            measured, offered, goal, rules, bounds, drawn, families=families, price=priced, vary=sensitivity, progress=progress
+            measured,
+            offered,
+            goal,
+            rules,
+            bounds,
+            drawn,
+            families=families,
+            price=priced,
+            vary=sensitivity,
+            notes=others,
+            progress=progress,
         )
         progress("report")
         path = _keep(results, made, measured, offered)
@@ -181,9 +195,33 @@ def _plain(made: Plan) -> dict[str, object]:
     return dataclasses.asdict(made)
 
 
-def _usable(memory: str | None, reserve: str) -> int | None:
+def _usable(memory: str | None, reserve: str, beside: Sequence[Path]) -> tuple[int | None, tuple[str, ...]]:
+    """What is left for this model's pool on one device, and what has to be said of the others there."""
     share = _share(reserve)
-    return None if memory is None else int(parse_size_bytes(memory, "--memory") * (1 - share))
+    if memory is None:
+        if beside:
+            raise BenchError("--beside shares out a device's memory: say with --memory how much there is")
+        return None, ()
+    left = int(parse_size_bytes(memory, "--memory") * (1 - share))
+    notes = []
+    for path in beside:
+        name, held = _pool_of(path)
+        left -= held
+        notes.append(
+            f"beside {name}, which has {format_size(held)} of the memory; what its requests do to the service times here is not in the plan"
+        )
+    if left <= 0:
+        raise BenchError(f"--memory {memory} is all taken by the plans that are --beside: {format_size(-left)} are missing already")
+    return left, tuple(notes)
+
+
+def _pool_of(path: Path) -> tuple[str, int]:
+    from bench.capacity.saved_plan import read_plan
+
+    other = read_plan(path).plan
+    if not other.holds or other.answer is None or other.answer.replica_bytes is None:
+        raise BenchError(f"--beside {path} has no size that holds, or does not know its memory: plan that model first")
+    return f"{other.subject} ({other.answer.candidate.text})", round(other.answer.replica_bytes)
 
 
 def _share(text: str) -> float:
