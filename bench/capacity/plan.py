@@ -102,8 +102,8 @@ def make_plan(
     notes: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Plan:
-    """Search, choose, explain. `notes`: what else has to be said beside the answer. Raises BenchError where the question makes no sense: an SLO below the service time, a memory
-    too small for one slot, a phase that the load does not have."""
+    """Search, choose, explain. `notes`: what else has to be said beside the answer. Raises BenchError where the question makes
+    no sense: an SLO below the service time, a memory too small for one slot, a phase that the load does not have."""
     _refuse_nonsense(measured, offered, goal, bounds)
     search = Search(measured=measured, offered=offered, goal=goal, rules=rules, bounds=bounds, seeds=seeds)
     progress("sizes (the first plan on a machine compiles the simulation, which takes half a minute)")
