@@ -271,7 +271,7 @@ def test_rules_of_thumb_take_what_they_say() -> None:
             mean_per_s=10, peak_per_s=100, service_s=0.02, bound_s=0.1, share=0.99, memory_bytes=1000 * MB, model_bytes=102 * MB
         )
     }
-    assert rules == {"always 1": 1, "Erlang C, mean rate": 1, "Erlang C, peak rate": 3, "memory / model size": 9}
+    assert rules == {"always 1": 1, "Erlang C at the mean rate": 1, "Erlang C at the peak rate": 3, "memory / model size": 9}
 
 
 # Prices

@@ -78,7 +78,7 @@ def test_the_predicted_size_is_the_right_one_and_rules_of_thumb_are_scored_besid
     assert guesses["always 1"].right is False
     assert guesses["memory / model size"].slots == 10**9 // 2_000_000 and guesses["memory / model size"].right is False
     assert right_of(made.scores)[PLAN] == (1, 1)
-    assert "the predicted number of slots is right in 1 of 1 loads" in made.sentence and "always 1 0 of 1" in made.sentence
+    assert "the predicted number of slots is right in 1 of 1 loads" in made.sentence and "always 1: 0" in made.sentence
 
 
 def test_which_size_is_right_follows_from_those_that_were_measured() -> None:

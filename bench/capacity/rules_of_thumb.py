@@ -59,12 +59,12 @@ def rules_of_thumb(
     return (
         RuleOfThumb(name="always 1", slots=1, how="one slot"),
         RuleOfThumb(
-            name="Erlang C, mean rate",
+            name="Erlang C at the mean rate",
             slots=erlang_c_slots(mean_per_s, service_s, bound_s, share),
             how="Poisson arrivals at the mean rate, independent slots with the service time of one busy slot",
         ),
         RuleOfThumb(
-            name="Erlang C, peak rate",
+            name="Erlang C at the peak rate",
             slots=erlang_c_slots(peak_per_s, service_s, bound_s, share),
             how="the same at the peak rate, as if the peak lasted for ever",
         ),

@@ -189,6 +189,6 @@ def sentence(made: Validation) -> str:
     counts = right_of(made.scores)
     if PLAN in counts and counts[PLAN][1]:
         right, decided = counts.pop(PLAN)
-        others = ", ".join(f"{rule} {one} of {all_}" for rule, (one, all_) in counts.items() if all_)
+        others = ", ".join(f"{rule}: {one}" for rule, (one, all_) in counts.items() if all_)
         text += f"; the predicted number of slots is right in {right} of {decided} loads ({others})"
     return f"{text}."

@@ -85,6 +85,7 @@ def plan(
     from bench.cli.progress import steps
     from bench.records import RunFolder
 
+    _one_load(arrivals, schedule, trace)
     goal = parse_goal(slo or [], goodput)
     priced = None if price is None else parse_price(price)
     rules = Rules(
@@ -133,16 +134,19 @@ def plan(
     _show(path)
 
 
+def _one_load(arrivals: str | None, schedule: Path | None, trace: Path | None) -> None:
+    given = [name for name, value in (("--arrivals", arrivals), ("--schedule", schedule), ("--trace", trace)) if value is not None]
+    if len(given) != 1:
+        which = f"and not both {' and '.join(given)}" if given else "and has none"
+        raise BenchError(f"a plan needs one load {which}: give --arrivals TEXT, --schedule FILE or --trace FILE")
+
+
 def _offered(arrivals: str | None, schedule: Path | None, trace: Path | None, seeds: Sequence[int]) -> Offered:
     from bench.capacity.offered import of_process, of_schedule
     from bench.load.arrivals_text import parse_arrivals
     from bench.load.schedule import read_schedule
     from bench.load.traces.importing import import_trace
 
-    given = [name for name, value in (("--arrivals", arrivals), ("--schedule", schedule), ("--trace", trace)) if value is not None]
-    if len(given) != 1:
-        which = f"not {' and '.join(given)}" if given else "one of them"
-        raise BenchError(f"a plan needs one load, {which}: give --arrivals TEXT, --schedule FILE or --trace FILE")
     if arrivals is not None:
         return of_process(parse_arrivals(arrivals), seeds)
     if schedule is not None:

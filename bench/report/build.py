@@ -104,7 +104,7 @@ def _plan(path: Path, pictures: bool) -> Page:
         from bench.report.figures_plan import plan_pictures
 
         drawn = plan_pictures(found.plan)
-    return plan_page(found.plan, found.saved.path.name, found.saved.run, drawn)
+    return plan_page(found.plan, str(found.saved.run.get("run_id", path.name)), found.saved.run, drawn)
 
 
 def _validation(path: Path, pictures: bool) -> Page:
@@ -117,4 +117,4 @@ def _validation(path: Path, pictures: bool) -> Page:
         from bench.report.figures_plan import predicted_against_measured
 
         drawn = [one for one in [predicted_against_measured(found.validation)] if one is not None]
-    return validation_page(found.validation, found.saved.path.name, found.saved.run, drawn)
+    return validation_page(found.validation, str(found.saved.run.get("run_id", path.name)), found.saved.run, drawn)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _WIDTH = 7.2
 _MARKERS = ("o", "s", "^", "D", "v")
 _BOUND = "#b3261e"
+_WIDEST = 2.5
 _SLOWEST_SHOWN = 30  # times the SLO: what is beyond says no more than that it does not work
 
 
@@ -38,9 +39,13 @@ def plan_pictures(plan: Plan) -> list[Picture]:
 
 def frontier(plan: Plan) -> Picture | None:
     """Memory held in the mean against the SLO's figure, one point a candidate. None where no memory is known."""
-    known = [one for one in plan.tried if one.held_bytes is not None and one.values_ns[0] is not None]
-    if not known:
+    whole = [one for one in plan.tried if one.held_bytes is not None and one.values_ns[0] is not None]
+    if not whole:
         return None
+    # A way to serve that is hopeless may hold ten times as much, and would leave no room for those that are compared.
+    least = min(one.held_bytes or 0.0 for one in whole)
+    widest = max(_WIDEST * (plan.answer.held_bytes or least if plan.answer is not None and plan.holds else least), least * 4)
+    known = [one for one in whole if (one.held_bytes or 0.0) <= widest]
     bound = plan.goal.slo.bound_ns
     ceiling = bound * _SLOWEST_SHOWN
     with mpl.rc_context(STYLE):
@@ -84,6 +89,7 @@ def frontier(plan: Plan) -> Picture | None:
         data = svg_of(figure, f"{plan.subject}; {plan.load.text}")
     cut = sum(one.value_ns > ceiling for one in known)
     note = f" {cut} that take longer than {format_duration(ceiling)} are drawn there." if cut else ""
+    note += f" {len(whole) - len(known)} that hold more are not drawn." if len(known) < len(whole) else ""
     return Picture(
         name="plan-frontier",
         title="Memory held, and the response time that it buys",
@@ -172,7 +178,7 @@ def service(plan: Plan) -> Picture:
         right.axvline(plan.useful_slots, color="#444444", linewidth=1, linestyle=(0, (1, 2)), label=f"useful slots, {plan.useful_slots}")
         right.set(xlabel="busy slots", ylabel="requests a second")
         for axes in (left, right):
-            axes.set_ylim(0, None)
+            axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(*right.get_legend_handles_labels(), loc="outside upper left", ncols=3)
         data = svg_of(figure, plan.subject)

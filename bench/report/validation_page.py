@@ -11,10 +11,10 @@ from bench.report.page import Page, Picture, Table
 from bench.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from bench.analysis.statistics import Interval
     from bench.capacity.validation import Validation
 
 _MOST_SPIKES = 200
+_MARKS = {True: "✓", False: "✗", None: "?"}
 METHOD = (
     (
         "what is compared",
@@ -49,7 +49,14 @@ def validation_page(validation: Validation, name: str, record: Mapping[str, Any]
         pictures=tuple(pictures),
         tables=tuple(
             table
-            for table in (rules_table(validation), sizes_table(validation), rest_table(validation), spikes_table(validation))
+            for table in (
+                rules_table(validation),
+                sizes_table(validation),
+                loads_table(validation),
+                percentiles_table(validation),
+                rest_table(validation),
+                spikes_table(validation),
+            )
             if table.rows
         ),
         checks=(),
@@ -65,47 +72,66 @@ def validation_page(validation: Validation, name: str, record: Mapping[str, Any]
 
 def cases_table(validation: Validation) -> Table:
     """The main table: a row a case."""
-    rows = []
-    for case in validation.cases:
-        p99, p50 = case.p99, case.p50
-        rows.append(
-            (
-                case.text,
-                case.name,
-                str(len(case.runs)),
-                format_duration(p50.predicted_ns),
-                format_duration(p50.measured_ns),
-                format_duration(p99.predicted_ns),
-                _between(p99.low_ns, p99.high_ns),
-                format_duration(p99.measured_ns),
-                _between(p99.lowest_run_ns, p99.highest_run_ns),
-                _signed(p99.error),
-                "-" if case.noise is None else f"{case.noise:.1%}",
-                _yes(p99.inside),
-            )
+    numbers = load_numbers(validation)
+    rows = [
+        (
+            numbers[case.load],
+            case.name,
+            str(len(case.runs)),
+            format_duration(case.p99.predicted_ns),
+            format_duration(case.p99.measured_ns),
+            _signed(case.p99.error),
+            "-" if case.noise is None else f"{case.noise:.1%}",
+            _yes(case.p99.inside),
         )
+        for case in validation.cases
+    ]
     return Table(
         title="Predicted against measured",
-        header=(
-            "load",
-            "size",
-            "runs",
-            "P50 predicted",
-            "measured",
-            "P99 predicted",
-            "95 % interval",
-            "measured",
-            "single runs",
-            "error",
-            "noise",
-            "inside",
-        ),
+        header=("load", "size", "runs", "P99 predicted", "measured", "error", "noise", "inside"),
         rows=tuple(rows),
         note=(
-            "P50 and P99 of the response time, all runs of a case pooled; error: of the P99, predicted over measured less 1. Noise: how "
-            "much the P99 differs from run to run. Inside: what was measured lies in the simulation's own interval."
+            "P99 of the response time, all runs of a case pooled; error: predicted over measured less 1. Noise: how much the P99 "
+            "differs from run to run. Inside: what was measured lies in the simulation's own interval."
         ),
     )
+
+
+def percentiles_table(validation: Validation) -> Table:
+    """P50 and P99 with their intervals."""
+    numbers = load_numbers(validation)
+    rows = [
+        (
+            numbers[case.load],
+            case.name,
+            name,
+            format_duration(one.predicted_ns),
+            _between(one.low_ns, one.high_ns),
+            format_duration(one.measured_ns),
+            _between(one.lowest_run_ns, one.highest_run_ns),
+            _signed(one.error),
+            _yes(one.inside),
+        )
+        for case in validation.cases
+        for name, one in (("P50", case.p50), ("P99", case.p99))
+    ]
+    return Table(
+        title="Percentiles and intervals",
+        header=("load", "size", "", "predicted", "where it is expected, 95 %", "measured", "single runs", "error", "inside"),
+        rows=tuple(rows),
+    )
+
+
+def loads_table(validation: Validation) -> Table:
+    """Which load has which number."""
+    texts = {case.load: (case.text, format_duration(case.slo_ns)) for case in validation.cases}
+    rows = [(number, *texts[load]) for load, number in load_numbers(validation).items()]
+    return Table(title="Loads", header=("load", "arrivals in words, of one of its runs", "SLO, p99"), rows=tuple(rows))
+
+
+def load_numbers(validation: Validation) -> dict[str, str]:
+    """From 1, in the order in which they come."""
+    return {load: str(number) for number, load in enumerate(dict.fromkeys(case.load for case in validation.cases), 1)}
 
 
 def rules_table(validation: Validation) -> Table:
@@ -123,20 +149,32 @@ def rules_table(validation: Validation) -> Table:
 
 
 def sizes_table(validation: Validation) -> Table:
-    """What was measured of each load, and what each rule says."""
-    rows = []
-    for score in validation.scores:
-        measured = "; ".join(f"{one.slots}: {format_duration(one.p99_ns)}{_range(one.interval)} {one.verdict}" for one in score.sizes)
-        said = "; ".join(f"{guess.rule} {'-' if guess.slots is None else guess.slots} ({_right(guess.right)})" for guess in score.guesses)
-        rows.append((score.text, score.mode, format_duration(score.slo_ns), measured, said))
-    return Table(title="Sizes by load", header=("load", "mode", "SLO, p99", "measured: slots, P99", "said: slots"), rows=tuple(rows))
+    """What was measured of each load, and what each rule says of it."""
+    loads = {case.text: number for case in reversed(validation.cases) for number in [load_numbers(validation)[case.load]]}
+    rows = [
+        (
+            f"{loads.get(score.text, '-')} ({score.mode})",
+            format_duration(score.slo_ns),
+            ", ".join(f"{one.slots}: {format_duration(one.p99_ns)} ({one.verdict})" for one in score.sizes),
+            *(f"{'-' if guess.slots is None else f'{guess.slots:,}'} {_MARKS[guess.right]}" for guess in score.guesses),
+        )
+        for score in validation.scores
+    ]
+    rules = tuple(guess.rule for guess in validation.scores[0].guesses) if validation.scores else ()
+    return Table(
+        title="Sizes by load",
+        header=("load", "SLO, p99", "measured: slots, P99", *rules),
+        rows=tuple(rows),
+        note="Slots; ✓ right, ✗ wrong, ? not decided by the sizes that were measured. Either: its interval straddles the SLO.",
+    )
 
 
 def rest_table(validation: Validation) -> Table:
     """Refusals, recovery and memory."""
+    numbers = load_numbers(validation)
     rows = [
         (
-            case.text,
+            numbers[case.load],
             case.name,
             *_pair(case.predicted_in_time, case.measured_in_time),
             f"{case.predicted_shed:.2%}",
@@ -169,10 +207,11 @@ def rest_table(validation: Validation) -> Table:
 
 def spikes_table(validation: Validation) -> Table:
     """Every spike of every run, up to 200 of them."""
+    numbers = load_numbers(validation)
     spikes = [(case, one) for case in validation.cases for one in case.spikes]
     rows = [
         (
-            f"{case.name}: {one.run}",
+            f"{numbers[case.load]}, {case.name}: {one.run}",
             str(one.spike),
             f"{one.arrivals:,}",
             format_duration(one.predicted_p99_ns),
@@ -200,17 +239,9 @@ def _between(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{format_duration(low)} .. {format_duration(high)}"
 
 
-def _range(interval: Interval | None) -> str:
-    return "" if interval is None else f" ({format_duration(interval.low)} .. {format_duration(interval.high)})"
-
-
 def _signed(error: float | None) -> str:
     return "-" if error is None else f"{error:+.1%}"
 
 
 def _yes(inside: bool | None) -> str:
     return "-" if inside is None else "yes" if inside else "no"
-
-
-def _right(right: bool | None) -> str:
-    return "not decided" if right is None else "right" if right else "wrong"
