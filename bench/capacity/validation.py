@@ -138,7 +138,7 @@ class Member:
 
 
 def group(runs: Sequence[SavedRun], measured: Measured, *, anyway: bool) -> list[list[Member]]:
-    """Runs of one load, server and SLO together, in the order given. Raises BenchError for a run of another engine (unless
+    """Runs of one load, server and SLO together; the loads in the order given, the sizes ascending. Raises BenchError for a run of another engine (unless
     `anyway`), or one that does not say how it was served."""
     groups: dict[Any, list[Member]] = {}
     for saved in runs:
@@ -149,7 +149,12 @@ def group(runs: Sequence[SavedRun], measured: Measured, *, anyway: bool) -> list
             )
         how = served(saved)
         groups.setdefault((how.load, how.candidate, how.rules, how.sharing, how.slo_ns), []).append(Member(saved=saved, served=how))
-    return list(groups.values())
+    loads = {load: number for number, load in enumerate(dict.fromkeys(load for load, *_ in groups))}
+    return sorted(groups.values(), key=lambda members: (loads[members[0].served.load], *_order(members[0].served)))
+
+
+def _order(how: Served) -> tuple[str, int, int]:
+    return how.candidate.family, how.candidate.slots, how.candidate.minimum
 
 
 def compare(members: Sequence[Member], measured: Measured, slo_ns: int | None, seeds: Sequence[int]) -> Case:

@@ -30,6 +30,15 @@ class CapacityRun:
         return self.pages[0]
 
     @property
+    def invalid(self) -> tuple[str, ...]:
+        return tuple(why for page in self.pages for why in page.invalid)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Of all pages, each once."""
+        return tuple(dict.fromkeys(caveat for page in self.pages for caveat in page.caveats))
+
+    @property
     def sentences(self) -> str:
         """Markdown: the verdict of each page, that of a plan first."""
         return "\n\n".join(f"**{page.sentence}**" for page in reversed(self.pages))
