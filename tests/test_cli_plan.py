@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import BenchCommand
 from plan_runs import cold_run, curve_run, load_runs
 from shared_traces import shared_traces
 
 from bench.capacity.saved_plan import read_plan
 from bench.capacity.saved_validation import read_validation
 from bench.cli.run import run as run_command
+from bench.report.notebooks import write_notebook
 
 LOAD = "train:base=20,peak=150,hold=1s,rest=2s,spikes=3"
+_SECTION = re.search(r"\n## `bench plan`\n.*?\n\n(\|.*?)\n\n", (Path(__file__).parents[1] / "results/README.md").read_text(), re.DOTALL)
+DOCUMENTED = set(re.findall(r"`([\w-]+\.\w+)`", " ".join(line.split(" | ")[0] for line in _SECTION[1].splitlines()))) if _SECTION else set()
 
 
 @pytest.fixture(scope="module")
@@ -28,32 +34,28 @@ def cold(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cold_run(tmp_path_factory.mktemp("cold") / "cold")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The folder of a plan, and what the command printed."""
+
+    path: Path
+    out: str
+
+
 @pytest.fixture(scope="module")
-def plan(curve: Path, cold: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole plan, made in this process."""
-    results = tmp_path_factory.mktemp("results")
-    assert (
-        run(
-            "plan",
-            "--curve",
-            curve,
-            "--coldstart",
-            cold,
-            "--arrivals",
-            LOAD,
-            "--slo",
-            "p99=60ms",
-            "--price",
-            "2.5/h",
-            "--seeds",
-            2,
-            "--results",
-            results,
-        )
-        == 0
-    )
-    (made,) = results.iterdir()
-    return made
+def made(curve: Path, cold: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A whole plan."""
+    results, out = tmp_path_factory.mktemp("results"), io.StringIO()
+    question = ("--curve", curve, "--coldstart", cold, "--arrivals", LOAD, "--slo", "p99=60ms", "--seeds", 2)
+    with contextlib.redirect_stdout(out):
+        assert run("plan", *question, "--price", "2.5/h", "--memory", "1GiB", "--reserve", "10%", "--results", results) == 0
+    (path,) = results.iterdir()
+    return Made(path=path, out=out.getvalue())
+
+
+@pytest.fixture
+def plan(made: Made) -> Path:
+    return made.path
 
 
 def run(*arguments: object) -> int:
@@ -65,24 +67,14 @@ def run(*arguments: object) -> int:
         sys.argv = before
 
 
-def test_the_answer_comes_first_then_the_tables_and_a_plot(
-    curve: Path, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capsys.readouterr()
-    code = run(
-        "plan", "--curve", curve, "--coldstart", cold, "--arrivals", LOAD, "--slo", "p99=60ms", "--memory", "1GiB", "--reserve", "10%",
-        "--price", "2.5/h", "--seeds", "2", "--modes", "warm-pool,lazy", "--results", tmp_path / "out",
-    )  # fmt: skip
-    out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
-    assert out.startswith("Take warm-pool, ")
+def test_the_answer_comes_first_then_the_tables_and_a_plot(made: Made) -> None:
+    assert made.out.startswith("Take warm-pool, ")
     for part in ("way to serve", "what limits: compute", "slots by rules of thumb: always 1: 1", "If the load is another one", "(planned)"):
-        assert part in out
-    (folder,) = (tmp_path / "out").iterdir()
+        assert part in made.out
     for name in ("plan-frontier.svg", "plan-sensitivity.svg", "plan-service.svg"):
-        assert (folder / name).read_bytes().startswith(b"<?xml")
-        assert str(folder / name) in out
-    assert {path.name for path in folder.iterdir()} >= {"run.json", "summary.json", "measured.parquet", "schedule.parquet", "report.html"}
+        assert (made.path / name).read_bytes().startswith(b"<?xml")
+        assert str(made.path / name) in made.out
+    assert {path.name for path in made.path.iterdir()} == DOCUMENTED
 
 
 def test_a_plan_is_read_back_as_it_was_made(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,18 +86,17 @@ def test_a_plan_is_read_back_as_it_was_made(plan: Path, capsys: pytest.CaptureFi
     assert found.sentence in capsys.readouterr().out
 
 
-def test_json_is_the_same_plan(plan: Path, curve: Path, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_summary_of_the_folder(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    given = ("--curve", curve, "--coldstart", cold, "--arrivals", LOAD, "--slo", "p99=60ms", "--price", "2.5/h", "--seeds", 2)
+    given = ("--curve", curve, "--arrivals", LOAD, "--slo", "p99=60ms", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity")
     assert run("plan", *given, "--results", tmp_path, "--json") == 0
     told = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
-    assert told.pop("run").startswith(str(tmp_path))
-    assert told == json.loads((plan / "summary.json").read_text())
+    (folder,) = tmp_path.iterdir()
+    assert told.pop("run") == str(folder)
+    assert told == json.loads((folder / "summary.json").read_text())
 
 
-def test_a_plan_is_validated_and_both_become_pages(
-    plan: Path, bench_command: BenchCommand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_is_validated_and_both_become_pages(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slots = read_plan(plan).plan.answer.candidate.slots  # type: ignore[union-attr]
     runs = load_runs(tmp_path / "runs", LOAD, (slots - 1, slots, slots + 1), seeds=(21, 22, 23))
     capsys.readouterr()
@@ -117,8 +108,7 @@ def test_a_plan_is_validated_and_both_become_pages(
     assert len(found.validation.cases) == 3 and found.plan == read_plan(plan).plan
     html = (folder / "report.html").read_text()
     assert "Spike by spike" in html and html.count("<img ") == 1
-    done = bench_command("notebook", folder, "-o", tmp_path / "capacity.html")
-    assert (done.returncode, done.stderr) == (0, "")
+    write_notebook(folder, tmp_path / "capacity.html")
     page = (tmp_path / "capacity.html").read_text()
     assert page.count("<img ") == page.count('alt="') == 4  # service, validation, frontier, sensitivity
     for part in ("Take warm-pool, ", "Start warm-pool, ", "was off by", "right for 1 of 1 loads", "Only a burst experiment"):
@@ -126,25 +116,47 @@ def test_a_plan_is_validated_and_both_become_pages(
 
 
 @pytest.mark.parametrize(
-    ("name", "window", "spread", "most"),
+    ("name", "window", "spread", "most", "vary"),
     [
-        ("azure_llm_code_2023.csv", "10m:14m", None, 3000),
-        ("mooncake_conversation_first20min.jsonl", "0s:5m", "3s", 1500),
-        ("apache_combined_a.log", "0s:61s", "1s", 500),
+        ("azure_llm_code_2023.csv", "10m:14m", None, 3000, True),
+        ("mooncake_conversation_first20min.jsonl", "0s:5m", "3s", 1500, False),
+        ("apache_combined_a.log", "0s:61s", "1s", 500, False),
     ],
 )
 def test_real_traces_are_planned_end_to_end(
-    name: str, window: str, spread: str | None, most: int, curve: Path, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    window: str,
+    spread: str | None,
+    most: int,
+    vary: bool,
+    curve: Path,
+    cold: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     steps = ["--window", window, *(["--spread", spread] if spread else [])]
     assert run("trace", shared_traces() / name, "-o", tmp_path / "load.parquet", *steps) == 0
     capsys.readouterr()
     given = ("--curve", curve, "--coldstart", cold, "--schedule", tmp_path / "load.parquet", "--slo", "p99=100ms", "--seeds", 2)
-    assert run("plan", *given, "--max-replicas", 4, "--modes", "warm-pool,elastic,lazy", "--results", tmp_path / "out", "--json") == 0
+    assert (
+        run(
+            "plan",
+            *given,
+            "--max-replicas",
+            4,
+            "--modes",
+            "warm-pool,elastic,lazy",
+            *(() if vary else ("--no-sensitivity",)),
+            "--results",
+            tmp_path / "out",
+            "--json",
+        )
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
     assert 1 < told["load"]["arrivals"] < most and told["load"]["fixed"]
     assert told["answer"] is not None and told["sentence"].startswith(("Take ", "Nothing holds "))
-    assert {one["what"] for one in told["variations"]} == {"peak", "burst length", "cv of the gaps"}
+    assert {one["what"] for one in told["variations"]} == ({"peak", "burst length", "cv of the gaps"} if vary else set())
 
 
 def test_a_trace_that_tells_its_format_needs_no_other_step(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

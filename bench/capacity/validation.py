@@ -138,8 +138,8 @@ class Member:
 
 
 def group(runs: Sequence[SavedRun], measured: Measured, *, anyway: bool) -> list[list[Member]]:
-    """Runs of one load, server and SLO together; the loads in the order given, the sizes ascending. Raises BenchError for a run of another engine (unless
-    `anyway`), or one that does not say how it was served."""
+    """Runs of one load, server and SLO together; the loads in the order given, the sizes ascending. Raises BenchError for a
+    run of another engine (unless `anyway`), or one that does not say how it was served."""
     groups: dict[Any, list[Member]] = {}
     for saved in runs:
         other = differences(saved, measured)

@@ -52,7 +52,7 @@ class Setup:
 
 @contextlib.contextmanager
 def only_one(force: bool, place: Path) -> Iterator[None]:
-    """Two experiments at once on one machine would spoil each other. Raises BenchError where another one runs."""
+    """Two experiments or curves at once on one machine would spoil each other. Raises BenchError where another one runs."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / "burst.lock").open("a+") as file:
         try:
@@ -62,7 +62,7 @@ def only_one(force: bool, place: Path) -> Iterator[None]:
                 file.seek(0)
                 who = file.read().strip() or "another process"
                 raise BenchError(
-                    f"another bench burst is running ({who}); two at once would spoil each other, wait or say --force"
+                    f"another bench burst or bench curve is running ({who}); two at once would spoil each other, wait or say --force"
                 ) from None
         else:
             file.truncate(0)
