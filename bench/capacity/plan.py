@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bench.capacity.offered import Offered
 
 _SAME_REPLICAS = 0.02
-_SAME_MEMORY = 0.05
+_SAME_MEMORY = 0.2  # below that the ways to serve that load while others wait are not worth what the model leaves out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def make_plan(
 
 def choose(found: Sequence[Found]) -> Prediction | None:
     """Of those that hold: the fewest replicas in the mean (they cost), then the least memory held, then the family with the
-    fewest surprises. Differences of 2 % of the replicas and 5 % of the memory are none. None where nothing holds."""
+    fewest surprises. Differences of 2 % of the replicas and 20 % of the memory are none. None where nothing holds."""
     holding = [one.smallest for one in found if one.smallest is not None]
     if not holding:
         return None

@@ -172,19 +172,16 @@ def _scale_out(search: Search, warm: Found) -> Found:
     needed = base.candidate.replicas
     if warm.smallest is not None and needed == 1:
         return Found(family=SCALE_OUT, smallest=None, closest=None, why="one replica is enough, so there is none to start later")
-    holding = [
-        found
-        for most in sorted({needed, min(2 * needed, search.bounds.most_replicas)})
-        for found in [_reserve(search, base, most)]
-        if found
-    ]
+    larger = min(2 * needed, search.bounds.most_replicas)
+    found = [_reserve(search, base, most, most if warm.smallest is None else needed) for most in sorted({needed, larger})]
+    holding = [one for one in found if one is not None]
     best = min(holding, key=lambda one: (one.replicas, one.candidate.replicas), default=None)
     return Found(family=SCALE_OUT, smallest=best, closest=best or _closest(search, SCALE_OUT))
 
 
-def _reserve(search: Search, base: Prediction, most: int) -> Prediction | None:
-    """The smallest reserve below `most` that holds, by bisection. None where none does."""
-    low, high = 1, most - 1
+def _reserve(search: Search, base: Prediction, most: int, below: int) -> Prediction | None:
+    """The smallest reserve of fewer than `below` replicas that holds and may grow to `most`, by bisection. None where none does."""
+    low, high = 1, below - 1
     holding: Prediction | None = None
     while low <= high:
         middle = (low + high) // 2
