@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -21,61 +21,6 @@ _OK, _SHED, _TIMEOUT = 0, 1, 2
 
 STREAMS = ("overhead", "load", "slot", "unload", "start", "service")
 _OVERHEAD, _LOAD, _SLOT, _UNLOAD, _START, _SERVICE = range(len(STREAMS))
-
-RULES = np.dtype(
-    [
-        ("cold", "?"), ("one_load_first", "?"), ("elastic", "?"), ("floor", "i8"), ("ceiling", "i8"), ("queue_limit", "i8"),
-        ("acquire_timeout_ns", "i8"), ("idle_timeout_ns", "i8"), ("initial", "i8"), ("maximum", "i8"), ("by_waiting", "?"),
-        ("above", "f8"), ("detect_ns", "i8"), ("cooldown_ns", "i8"),
-    ],
-    align=True,
-)  # fmt: skip
-TOTALS = np.dtype([(name, "i8") for name in ("waiting", "in_use", "ready", "started", "held_slots", "held_engines", "makings", "events")])
-REPLICA = np.dtype(
-    [
-        (name, "i8")
-        for name in (
-            "slots", "resting", "making", "in_use", "waiting", "spare", "head", "tail",
-            "engine_ns",  # when the shared engine is, or will be, there; _NEVER: nobody has it
-            "unloaded_ns",  # when the engine before it is gone
-            "shrink_planned", "barren_ns", "barren_since_ns",
-        )
-    ]
-)  # fmt: skip
-SLOT = np.dtype([(name, "i8") for name in ("idle_since_ns", "began_ns", "began_barren_ns", "ended_ns", "ended_barren_ns")])
-
-
-REQUEST = np.dtype(
-    [
-        ("following", "i8"),  # the request behind this one in its queue
-        ("barren_ns", "i8"),  # the replica's clock of slotless loading when the request came
-        ("response_ns", "i8"), ("pool_ns", "i8"), ("load_ns", "i8"), ("service_ns", "i8"), ("status", "i4"), ("replica", "i4"),
-    ]
-)  # fmt: skip
-
-
-class State(NamedTuple):
-    """All that a simulation reads and writes. Few arrays, since compiling takes longer with each."""
-
-    arrivals_ns: Any
-    samples: Any  # of all that is drawn, behind each other: what STREAMS names first, then the levels of the service
-    starts: Any  # where each begins, and the end
-    streams: Any  # what the random numbers of each of STREAMS begin with
-    rules: Any  # [1]
-    totals: Any  # [1]
-    request: Any  # [arrivals]
-    replica: Any  # [replicas]
-    slot: Any  # [replicas, slots]
-    resting: Any  # [replicas, slots]; the first has rested longest, the last is used next
-    spare: Any  # [replicas, slots]; places in `slot` that no slot has
-
-
-def rules(**values: Any) -> Any:
-    """One record of RULES, in an array."""
-    found = np.zeros(1, RULES)
-    for name in RULES.names or ():
-        found[name] = values[name]
-    return found
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
@@ -337,7 +282,6 @@ def _least_loaded(s):  # type: ignore[no-untyped-def]
     ready = s.totals[0].ready
     if ready == 1:
         return 0
-    # Replicas may become ready in another order than they were started in; numbers are given as they become ready.
     chosen, fewest = 0, s.replica[0].waiting + s.replica[0].in_use
     for r in range(1, ready):
         found = s.replica[r].waiting + s.replica[r].in_use
@@ -393,7 +337,7 @@ def run(s):  # type: ignore[no-untyped-def]
     steps[0] = 0, total.started, total.held_slots, total.held_engines
     coming, oldest = np.int64(0), np.int64(0)  # the next arrival; whoever has waited longest, or will have, once it came
     over_since, last_start = np.int64(-1), np.int64(-1)
-    t = np.int64(0)
+    t: Any = np.int64(0)
     while coming < n or total.in_use > 0 or total.waiting > 0:
         arrival = s.arrivals_ns[coming] if coming < n else _NEVER
         event = heap[0][0] if len(heap) > 0 else _NEVER
@@ -417,7 +361,7 @@ def run(s):  # type: ignore[no-untyped-def]
             elif kind == MADE:
                 _made(s, heap, t, r, slot)
             elif kind == READY:
-                _ready(s, t, total.ready)
+                _ready(s, t, total.ready)  # numbered as they become ready, in whatever order they were started
             else:
                 _shrink(s, heap, t, r)
         elif expiry == t:

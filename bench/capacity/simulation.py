@@ -23,6 +23,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.capacity import state
 from bench.errors import BenchError
 
 Times = NDArray[np.int64]
@@ -158,12 +159,12 @@ def simulate(arrivals_ns: Times, service: Service, server: Server, replicas: Rep
     ]
     cold = server.mode == "cold-load"
     shape = (replicas.maximum, server.slots)
-    state = events.State(
+    world = state.State(
         arrivals_ns=arrivals,
         samples=np.concatenate(drawn),
         starts=np.cumsum([0, *map(len, drawn)]),
         streams=np.random.SeedSequence(seed).generate_state(len(events.STREAMS), np.uint64),
-        rules=events.rules(
+        rules=state.rules(
             cold=cold,
             one_load_first=server.sharing == "engine" and not cold,
             elastic=server.mode == "elastic" and server.idle_timeout_ns is not None,
@@ -179,15 +180,15 @@ def simulate(arrivals_ns: Times, service: Service, server: Server, replicas: Rep
             detect_ns=replicas.detect_ns,
             cooldown_ns=replicas.cooldown_ns,
         ),
-        totals=np.zeros(1, events.TOTALS),
-        request=np.zeros(len(arrivals), events.REQUEST),
-        replica=np.zeros(replicas.maximum, events.REPLICA),
-        slot=np.zeros(shape, events.SLOT),
+        totals=np.zeros(1, state.TOTALS),
+        request=np.zeros(len(arrivals), state.REQUEST),
+        replica=np.zeros(replicas.maximum, state.REPLICA),
+        slot=np.zeros(shape, state.SLOT),
         resting=np.zeros(shape, np.int64),
         spare=np.zeros(shape, np.int64),
     )
-    steps, end_ns = events.run(state)
-    request = state.request
+    steps, end_ns = events.run(world)
+    request = world.request
     return Simulated(
         response_ns=request["response_ns"].copy(),
         pool_ns=request["pool_ns"].copy(),
