@@ -26,6 +26,7 @@ from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
 from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
 from bench.report.figures_plan import pareto
+from bench.report.plan_page import statements
 
 SEEDS = (1, 2, 3)
 BURST = "train:base=10,peak=120,hold=2s,rest=4s,spikes=4"
@@ -132,9 +133,12 @@ def test_scale_out_needs_a_reserve_as_long_as_replicas_take_to_start() -> None:
     quick = plan("p99=300ms", text, bounds=limits, rules=Rules(ready_ns=100 * MS, detect_ns=50 * MS), families=(WARM, SCALE_OUT))
     warm = family(slow, WARM).prediction
     assert family(slow, WARM).holds and warm.candidate.replicas >= 3
-    reserves = [family(made, SCALE_OUT).prediction.candidate.replicas for made in (slow, quick)]
-    assert family(slow, SCALE_OUT).holds and family(quick, SCALE_OUT).holds
-    assert reserves[1] < reserves[0] <= warm.candidate.replicas
+    # A minute after the peak has come is too late: less than the warm pool does not hold.
+    late, in_time = family(slow, SCALE_OUT), family(quick, SCALE_OUT)
+    assert not late.holds and late.prediction.value_ns > 300 * MS and slow.answer is not None and slow.answer.candidate.family == WARM
+    assert any("reserve: all " in one for one in statements(slow))
+    assert in_time.holds and in_time.prediction.candidate.replicas < warm.candidate.replicas
+    assert any(f"reserve: {in_time.prediction.candidate.replicas} replica" in one for one in statements(quick))
     assert quick.answer is not None and quick.answer.candidate.family == SCALE_OUT
     assert quick.answer.replicas < warm.replicas  # it does not run them all before the peak
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bench.capacity.candidates import SCALE_OUT
 from bench.capacity.sensitivity import BURSTINESS
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
@@ -102,12 +103,16 @@ def statements(plan: Plan) -> list[str]:
         found.append(f"what limits: {plan.limit.what}; {plan.limit.why}")
     said = [f"{rule.name}: {rule.slots if rule.slots is not None else '-'}" for rule in plan.rules_of_thumb]
     found.append(f"slots by rules of thumb: {'; '.join(said)}")
-    reserve = next((one for one in plan.families if one.name == "scale-out" and one.holds), None)
-    if reserve is not None and reserve.prediction is not None:
-        one = reserve.prediction.candidate
+    reserve = next((one.prediction for one in plan.families if one.name == SCALE_OUT and one.prediction is not None), None)
+    if reserve is not None:
+        one = reserve.candidate
+        holds = any(family.name == SCALE_OUT and family.holds for family in plan.families)
         found.append(
             f"warm reserve: {one.replicas} replica{'s' if one.replicas > 1 else ''} x {one.slots} slots hold the goal while others start; "
-            f"at most {reserve.prediction.most_replicas} run at once"
+            f"at most {reserve.most_replicas} run at once"
+            if holds
+            else f"warm reserve: all replicas of the warm pool; {one.replicas} are too few ({format_duration(reserve.values_ns[0])}), "
+            "since others start too late"
         )
     return found
 
