@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import bench.cli.run  # noqa: F401  (it adds the commands)
 from bench.cli.app import app
 
 HEAVY = (

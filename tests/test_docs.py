@@ -16,9 +16,10 @@ import typer.main
 from conftest import BenchCommand
 from small_server import SmallServer
 
-import bench.cli
+import bench.cli.run  # noqa: F401  (it adds the commands)
 from bench.analysis.validity import check_run
 from bench.capacity.measured import SCHEMA as MEASURED
+from bench.cli.app import app
 from bench.coldstart import cold_start_schema
 from bench.load.arrivals_text import EXAMPLES, PROCESSES, parse_arrivals
 from bench.load.profile import PHASES
@@ -134,7 +135,7 @@ def markdown_files(repository_files: list[Path]) -> list[Path]:
 
 def test_every_command_is_documented(repository_files: list[Path]) -> None:
     text = "\n".join(path.read_text() for path in markdown_files(repository_files) if path.name != "CHANGELOG.md")
-    commands = typer.main.get_command(bench.cli.app).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert "scenario" in commands
     missing = [name for name in commands if not re.search(rf"\bbench {re.escape(name)}\b", text)]
     assert not missing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ import pytest
 
 from bench.clock import now_ns
 from scenarios.openloop.connections import Connection, Pool
+from scenarios.openloop.payload import Payload
 
 
 class Heard:
@@ -57,9 +60,9 @@ def test_a_full_queue_is_not_overrun_and_what_is_connected_is_used_first(listene
         until(lambda: sum(one.connected for one in pool.connections) == 2)
         gevent.sleep(0.1)  # time in which an eager pool would open all eight
         assert pool.opening and len(pool.connections) <= 4
-        first, second = pool.send(0, b"x"), pool.send(1, b"x")
+        first, second = pool.send(0, Payload(b"x")), pool.send(1, Payload(b"x"))
         assert first.connected and second.connected and owner.sent == [0, 1] and first.connect_ns == -1
-        third = pool.send(2, b"x")
+        third = pool.send(2, Payload(b"x"))
         assert not third.connected and owner.sent == [0, 1]
         accepted: list[socket.socket] = []
         thread = threading.Thread(target=lambda: accepted.extend(listener.accept()[0] for _ in range(8)))
@@ -77,7 +80,7 @@ def test_a_defect_in_a_callback_is_an_error_of_its_request_and_not_a_silence(lis
     owner = Heard()
     pool = pool_of(listener, owner)
     try:
-        connection = pool.send(7, b"x")
+        connection = pool.send(7, Payload(b"x"))
         server, _ = listener.accept()
         until(lambda: connection.wrote)
         server.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -94,8 +97,35 @@ def test_a_connection_that_cannot_be_made_fails_its_request() -> None:
         owner = Heard()
         pool = pool_of(silent, owner)
         try:
-            pool.send(0, b"x")
+            pool.send(0, Payload(b"x"))
             until(lambda: bool(owner.failures))
             assert owner.failures == ["Connection refused"] and not owner.sent and not pool.connections
         finally:
             pool.close()
+
+
+@pytest.mark.parametrize("size", [4_000, 65_536, 8_000_000])
+def test_every_byte_is_sent_in_order_however_little_is_taken_at_once(listener: socket.socket, size: int) -> None:
+    content = random.Random(size).randbytes(size)
+    payload = Payload(content)
+    owner = Heard()
+    pool = pool_of(listener, owner)
+    try:
+        for number in range(2):  # the second time from the start again
+            connection = pool.send(number, payload)
+            if not number:
+                server, _ = listener.accept()
+                server.setblocking(False)
+            arrived = bytearray()
+            while len(arrived) < size:
+                gevent.sleep(0)  # what does not fit is sent by the loop
+                with contextlib.suppress(BlockingIOError):
+                    arrived += server.recv(1 << 16)
+            assert arrived == content
+            connection.number = -1
+            pool.give_back(connection)
+        assert owner.sent == [0, 1] and not owner.failures
+        server.close()
+    finally:
+        pool.close()
+        payload.close()

@@ -294,6 +294,24 @@ def test_pipelined_requests_are_answered_in_order(shared: Server) -> None:
     assert re.findall(rb'"id":"(\d)"', answer) == [str(number).encode() for number in range(10)]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_bodies_of_any_size_in_pieces_of_any_size(shared: Server, seed: int) -> None:
+    """The parser does not see the rest of a large body; what follows in the same piece is the next request all the same."""
+    random = np.random.default_rng(seed)
+    padded = [good_body(id=str(number)) + b" " * int(random.choice([0, 20_000, 90_000])) for number in range(9)]
+    requests = [raw_request(body) for body in padded] + [raw_request(good_body(id="9"), "Connection: close")]
+    stream = memoryview(b"".join(requests))
+    connection = shared.open()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while stream:
+        size = int(random.choice([7, 900, 16_384, 60_000, 200_000]))
+        connection.sendall(stream[:size])
+        stream = stream[size:]
+    answer = read_all(connection)
+    assert answer.count(b"HTTP/1.1 200 OK") == 10
+    assert re.findall(rb'"id":"(\d)"', answer) == [str(number).encode() for number in range(10)]
+
+
 def test_expect_continue(shared: Server) -> None:
     body = good_body()
     head, _, _ = raw_request(body, "Expect: 100-continue", "Connection: close").partition(b"\r\n\r\n")

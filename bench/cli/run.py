@@ -25,11 +25,12 @@ from bench.cli import (  # noqa: F401  (they add commands)
 )
 from bench.cli.app import app
 from bench.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, BenchError, describe_defect, one_sentence
-from bench.subprocesses import stop_on_signals
 
 
 def run() -> int:
     """Run the command line. A user's error is one sentence on standard error and an exit code, never a traceback."""
+    from bench.subprocesses import stop_on_signals
+
     streams.open_missing()
     streams.forgive()
     with stop_on_signals() as asked_to_stop:

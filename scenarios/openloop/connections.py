@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from gevent import monkey
 
+from scenarios.openloop.payload import Payload
 from scenarios.openloop.reply import BadReply, Reply
 
 _native_socket = monkey.get_original("socket", "socket")
@@ -50,9 +51,10 @@ class Connection:
         "_asked_ns",
         "_clock",
         "_owner",
+        "_payload",
         "_pool",
         "_reader",
-        "_rest",
+        "_taken",
         "_writer",
         "connect_ns",
         "connected",
@@ -78,14 +80,15 @@ class Connection:
         self._asked_ns = 0
         self.used = False
         self.wrote = False
-        self._rest: memoryview | None = None
+        self._payload: Payload | None = None  # while it is not sent whole
+        self._taken = 0  # bytes of it
         self._reader = loop.io(native.fileno(), _READ)
         self._writer = loop.io(native.fileno(), _WRITE)
         self._reader.start(self._readable)
         if not connected:
             self._writer.start(self._writable)
 
-    def send(self, number: int, request: bytes) -> None:
+    def send(self, number: int, payload: Payload) -> None:
         """Start to send. Raises ConnectFailed when not a byte could be taken and never will be."""
         self.number = number
         self.wrote = False
@@ -93,10 +96,10 @@ class Connection:
         sent_ns = self._clock()
         if not self.connected:
             self._asked_ns = sent_ns
-            self._rest = memoryview(request)
+            self._payload, self._taken = payload, 0
             return
         try:
-            count = self.socket.send(request)
+            count = payload.send(self.socket, 0)
         except (BlockingIOError, InterruptedError):
             count = 0
         except OSError as error:
@@ -106,8 +109,8 @@ class Connection:
         if count:
             self.wrote = True
             self._owner.first_byte_sent(self, sent_ns)
-        if count < len(request):
-            self._rest = memoryview(request)[count:]
+        if count < payload.size:
+            self._payload, self._taken = payload, count
             self._writer.start(self._writable)
 
     def close(self) -> None:
@@ -129,13 +132,13 @@ class Connection:
             self.connected = True
             if self.number < 0:
                 self._pool.give_back(self)
-        rest = self._rest
-        if rest is None:
+        payload = self._payload
+        if payload is None:
             self._writer.stop()
             return
         sent_ns = self._clock()
         try:
-            count = self.socket.send(rest)
+            count = payload.send(self.socket, self._taken)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -147,11 +150,10 @@ class Connection:
             if self._asked_ns:
                 self.connect_ns, self._asked_ns = sent_ns - self._asked_ns, 0
             self._owner.first_byte_sent(self, sent_ns)
-        if count == len(rest):
-            self._rest = None
+        self._taken += count
+        if self._taken == payload.size:
+            self._payload = None
             self._writer.stop()
-        else:
-            self._rest = rest[count:]
 
     def _readable(self) -> None:
         # The loop only prints what a callback raises, and the request would look as if no answer had come.
@@ -190,9 +192,9 @@ class Connection:
             self._finished()
 
     def _finished(self) -> None:
-        early = self._rest is not None  # answered before the whole request was taken, as a refusal may be
+        early = self._payload is not None  # answered before all of it was taken, as a refusal may be
         if early:
-            self._rest = None
+            self._payload = None
             self._writer.stop()
         self._owner.answered(self)
         keep = self.reply.keep_alive and not early
@@ -270,7 +272,7 @@ class Pool:
         else:
             self._connecting.add(connection)
 
-    def send(self, number: int, request: bytes) -> Connection:
+    def send(self, number: int, payload: Payload) -> Connection:
         """Send on the idle connection that rested longest (so that all are used in turn), or on a new one; where the limit
         leaves no new one, on one that is still being made.
 
@@ -281,7 +283,7 @@ class Pool:
             connection = idle.popleft()
             if connection.open:
                 try:
-                    connection.send(number, request)
+                    connection.send(number, payload)
                 except ConnectFailed:
                     continue
                 return connection
@@ -291,7 +293,7 @@ class Pool:
             if not self._connecting:
                 raise
             connection = self._connecting.pop()
-        connection.send(number, request)
+        connection.send(number, payload)
         return connection
 
     def refill(self, count: int) -> None:

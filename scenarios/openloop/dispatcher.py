@@ -21,6 +21,7 @@ from gevent.event import Event
 
 from bench.clock import now_ns
 from scenarios.openloop.connections import Connection, ConnectFailed, LimitReached, Pool
+from scenarios.openloop.payload import Payload
 from scenarios.openloop.reply import UNKNOWN_PARTS
 from scenarios.openloop.sink import ERROR, NOT_SENT, OK, SHED, TIMEOUT, WRONG, RecordSink
 from scenarios.openloop.timer import make_timer
@@ -74,6 +75,7 @@ class Dispatcher:
         self._expiry: deque[tuple[int, int, Connection]] = deque()
         self._stop_reason: str | None = None
         self._armed_ns = 0
+        self._payload = Payload(work.request)
         self._pool = Pool(address=work.address, limit=work.max_connections, owner=self, loop=hub.loop, clock=now_ns)
         self._timer = make_timer(hub.loop, self._guard(self._wake))
         self._sweep_timer = hub.loop.timer(_SWEEP_S, repeat=_SWEEP_S)
@@ -111,6 +113,7 @@ class Dispatcher:
         """Send nothing more, give what is in flight `patience_s`, and end. Waits for that; safe to call twice."""
         if self._recorder is None:
             self._pool.close()
+            self._payload.close()
             return
         self._refuse_rest(reason)
         if not self.ended.wait(timeout=patience_s):
@@ -188,7 +191,7 @@ class Dispatcher:
             self._not_sent(index, _TOO_LATE)
             return
         try:
-            connection = self._pool.send(index, self._work.request)
+            connection = self._pool.send(index, self._payload)
         except LimitReached as error:
             self._not_sent(index, str(error))
             return
@@ -328,6 +331,7 @@ class Dispatcher:
             self._sweep_timer.close()
             self._timer.close()
             self._pool.close()
+            self._payload.close()
 
     def _record(self) -> None:
         """The recorder greenlet: hands rows on at least once a second, between the sends."""

@@ -140,7 +140,7 @@ def test_highest_rate_against_fast_http_user(null: Null, built: Path, request: p
     body = request.node.callspec.params["null"]
     factor, ladder = {
         "4 KB": (2.0, (4000, 6000, 8000, 10_000, 12_000, 14_000, 16_000, 20_000, 24_000)),
-        "602 KB": (1.1, (500, 750, 1000, 1250, 1500, 1750, 2000, 2500, 3000, 3500, 4000)),
+        "602 KB": (1.1, (1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000, 5500, 6000)),
     }[body]
     ratios = []
     for _ in range(ALTERNATIONS):

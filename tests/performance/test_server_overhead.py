@@ -1,6 +1,8 @@
 """What the reference server costs beside a bare handler: wrk against both in turn, five rounds, medians of ratios.
 
 Needs wrk (https://github.com/wg/wrk) on the PATH. Both servers are one process with one worker, on the same loopback.
+Once as the kernel schedules them, and once with a core for the servers and another for wrk: on a virtual machine a request's
+way to its slot's thread and back wakes a halted core twice, which costs more than all the rest.
 """
 
 from __future__ import annotations
@@ -34,10 +36,14 @@ BARS = {("4 KB", 16): 0.40, ("602 KB", 16): 0.85, ("4 KB", 1): 0.65, ("602 KB", 
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
+def on_core(core: int | None) -> list[str]:
+    return [] if core is None else ["taskset", "--cpu-list", str(core)]
+
+
 @contextmanager
-def started(*command: str, until: str) -> Iterator[str]:
-    """Run a server until the block ends; gives its URL once it has printed the line `until`."""
-    process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+def started(*command: str, until: str, core: int | None = None) -> Iterator[str]:
+    """Run a server until the block ends, on one core where given; gives its URL once it has printed the line `until`."""
+    process = subprocess.Popen([*on_core(core), sys.executable, *command], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     url = ""
     try:
         assert process.stdout is not None
@@ -54,13 +60,13 @@ def started(*command: str, until: str) -> Iterator[str]:
 
 
 @contextmanager
-def reference_server(tmp_path: Path, slots: int) -> Iterator[str]:
+def reference_server(tmp_path: Path, slots: int, core: int | None = None) -> Iterator[str]:
     engines = []
     for name, elements in ELEMENTS.items():
         directory = tmp_path / name.replace(" ", "")
         build_synthetic(directory, name=directory.name, input_elements=elements, output_elements=1024)
         engines.append(str(directory))
-    with started("-m", "reference_server", *engines, "--port", "0", "--pool-size", str(slots), until="ready") as url:
+    with started("-m", "reference_server", *engines, "--port", "0", "--pool-size", str(slots), until="ready", core=core) as url:
         yield url
 
 
@@ -72,9 +78,21 @@ def binary_request(elements: int) -> tuple[bytes, int]:
     return head + tensor, len(head)
 
 
-def wrk(url: str, connections: int, body: Path, head_length: int) -> float:
+def wrk(url: str, connections: int, body: Path, head_length: int, core: int | None) -> float:
     """Requests per second."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{SECONDS}s", "-s", str(HERE / "post.lua"), url, "--", str(body), str(head_length)]
+    command = [
+        *on_core(core),
+        "wrk",
+        "-t1",
+        f"-c{connections}",
+        f"-d{SECONDS}s",
+        "-s",
+        str(HERE / "post.lua"),
+        url,
+        "--",
+        str(body),
+        str(head_length),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     counted = json.loads(run.stdout.splitlines()[-1])
     assert counted["failed"] == 0 and counted["requests"] > 0, run.stdout
@@ -82,9 +100,12 @@ def wrk(url: str, connections: int, body: Path, head_length: int) -> float:
 
 
 @needs_wrk
-def test_throughput_against_a_bare_handler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pinned", [pytest.param(False, id="free"), pytest.param(True, id="a-core-each")])
+def test_throughput_against_a_bare_handler(tmp_path: Path, pinned: bool) -> None:
+    server_core, wrk_core = sorted(os.sched_getaffinity(0))[:2] if pinned else (None, None)
     ratios: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in BARS}
-    with reference_server(tmp_path, slots=2) as server, started(str(HERE / "bare_server.py"), until="listening") as bare:
+    bare_handler = started(str(HERE / "bare_server.py"), until="listening", core=server_core)
+    with reference_server(tmp_path, slots=2, core=server_core) as server, bare_handler as bare:
         for round_ in range(ROUNDS):
             for (size, connections), seen in ratios.items():
                 body = tmp_path / "body"
@@ -92,7 +113,7 @@ def test_throughput_against_a_bare_handler(tmp_path: Path) -> None:
                 body.write_bytes(content)
                 path = f"/v2/models/{size.replace(' ', '')}/infer"
                 order = [bare, server] if round_ % 2 else [server, bare]
-                rates = {url: wrk(url + path, connections, body, head_length) for url in order}
+                rates = {url: wrk(url + path, connections, body, head_length, wrk_core) for url in order}
                 seen.append((rates[server], rates[bare]))
     missed = []
     for (size, connections), seen in ratios.items():
