@@ -168,6 +168,7 @@ def test_sheds_do_not_buy_a_percentile() -> None:
     assert made.answer is not None and made.answer.value_ns < 100 * MS and made.answer.shed_share > 0.3
     assert not made.holds and "of the arrivals are answered in time" in made.sentence
     assert plan(families=(WARM,), bounds=bounds(slots=1, replicas=1), rules=Rules(queue_limit=0), goodput=0.2).holds
+    assert "in time" in plan(families=(WARM,), rules=Rules(queue_limit=0)).sentence.partition("limits:")[2]
 
 
 def test_goals_of_a_phase_count_its_arrivals_only() -> None:
@@ -244,6 +245,12 @@ def test_the_answer_grows_with_the_peak_and_with_burstiness() -> None:
     planned = [one for one in made.variations if one.planned]
     assert {one.what for one in planned} == {PEAK, LENGTH, BURSTINESS}
     assert made.answer is not None and all(one.answer == made.answer.candidate for one in planned)
+
+
+def test_a_load_too_small_to_be_made_smaller_is_planned_all_the_same() -> None:
+    made = plan(text="constant:rate=1,duration=1s", vary=True, families=(WARM,))
+    assert made.holds and made.answer is not None and made.answer.candidate.slots == 1
+    assert 1.0 in {one.value for one in made.variations}
 
 
 def test_no_size_on_the_frontier_is_beaten_by_another() -> None:

@@ -195,14 +195,18 @@ def sentence(plan: Plan) -> str:
     spread = (
         f", {format_duration(answer.interval.low)} to {format_duration(answer.interval.high)} in a single run" if answer.interval else ""
     )
-    limits = f"; {plan.limit.what} limits: {_without(plan.limit)}" if plan.limit is not None else "; it is the smallest there is"
+    limits = (
+        f"; {plan.limit.what} limits: {_without(plan.limit, slo.bound_ns)}" if plan.limit is not None else "; it is the smallest there is"
+    )
     return f"Take {answer.candidate.text}: {name} is {value} of {bound}{spread}; it {_and(parts)}{limits}."
 
 
-def _without(limit: Limit) -> str:
+def _without(limit: Limit, bound_ns: int) -> str:
     smaller = limit.smaller
     if smaller is None or smaller.values_ns[0] is None:
         return limit.why
+    if smaller.values_ns[0] <= bound_ns:
+        return f"{smaller.candidate.text} would answer {smaller.attainment:.2%} in time"
     return f"{smaller.candidate.text} would have {format_duration(smaller.values_ns[0])}"
 
 

@@ -10,6 +10,7 @@ from bench.capacity.candidates import SCALE_OUT, WARM, Candidate
 from bench.capacity.offered import Offered, with_cv, with_length, with_peak
 from bench.capacity.predict import Prediction, predict
 from bench.capacity.search import Search, smallest
+from bench.errors import BenchError
 
 PEAK, LENGTH, BURSTINESS = "peak", "burst length", "cv of the gaps"
 _PEAKS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
@@ -32,7 +33,7 @@ class Variation:
 
 
 def sensitivity(search: Search, candidate: Candidate, progress: Callable[[str], None]) -> tuple[Variation, ...]:
-    """Every variation with up to three seeds; a length is left out where the load has no bursts of its own."""
+    """Every variation with up to three seeds; what the load does not allow is left out."""
     seeds = search.seeds[:_SEEDS]
     offered = dataclasses.replace(search.offered, schedules=search.offered.schedules[: len(seeds)])
     own_cv = offered.cv
@@ -46,11 +47,19 @@ def sensitivity(search: Search, candidate: Candidate, progress: Callable[[str], 
     for what, values, change in changes:
         for value in values:
             progress(f"{what} {value:g}")
-            other = change(value)
+            other = _changed(change, value)
             if other is not None:
                 planned = value == (own_cv if what == BURSTINESS else 1.0)
                 found.append(_variation(search, candidate, what, value, planned, other, seeds))
     return tuple(found)
+
+
+def _changed(change: Callable[[float], Offered | None], value: float) -> Offered | None:
+    """None where the load has nothing that could be changed so, or has no arrivals then."""
+    try:
+        return change(value)
+    except BenchError:
+        return None
 
 
 def _variation(
