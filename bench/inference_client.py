@@ -24,11 +24,15 @@ _PART = re.compile(r"([A-Za-z_]+)\s*;[^,]*?dur=([0-9]+(?:\.[0-9]+)?)")
 
 
 class InferenceClient:
-    """`url` is the server's root, such as http://127.0.0.1:8000. Raises BenchError where nobody answers."""
+    """`url` is the server's root, such as http://127.0.0.1:8000; a path in it goes before every other path.
+
+    Raises BenchError where nobody answers.
+    """
 
     def __init__(self, url: str, timeout_s: float = 600.0) -> None:
         parts = urlsplit(url)
         self._url = url
+        self._prefix = parts.path.rstrip("/")
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
 
     def ready(self) -> bool:
@@ -39,9 +43,45 @@ class InferenceClient:
         """One request; returns status, headers (names in lower case) and body."""
         return self._ask("POST", f"/v2/models/{quote(model, safe='')}/infer", body, headers)
 
+    def metadata(self, model: str) -> dict[str, Any]:
+        """What the server says of the model. Raises BenchError where it does not serve it."""
+        status, _, body = self._ask("GET", f"/v2/models/{quote(model, safe='')}", None, {})
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if status != 200 or not isinstance(found, dict):
+            raise BenchError(f"{self._url} does not serve {model}: {status} {_error_of(body)}")
+        return found
+
+    def load(self, model: str) -> None:
+        """Ask the server to load a model, and wait until it has (model repository extension). Raises BenchError with its words."""
+        self._change(model, "load")
+
+    def unload(self, model: str) -> None:
+        """The same, the other way round."""
+        self._change(model, "unload")
+
+    def _change(self, model: str, what: str) -> None:
+        path = f"/v2/repository/models/{quote(model, safe='')}/{what}"
+        status, _, body = self._ask("POST", path, b"{}", {"Content-Type": "application/json"})
+        if status != 200:
+            raise BenchError(f"{self._url} did not {what} {model}: {status} {_error_of(body)}")
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        """The model's entry of the statistics extension. Raises BenchError where the server has none of it."""
+        status, _, body = self._ask("GET", f"/v2/models/{quote(model, safe='')}/stats", None, {})
+        if status != 200:
+            raise BenchError(f"{self._url} has no statistics of {model}: {status} {_error_of(body)}")
+        try:
+            entries: list[dict[str, Any]] = json.loads(body)["model_stats"]
+            return next(entry for entry in entries if entry["name"] == model)
+        except (ValueError, KeyError, TypeError, StopIteration):
+            raise BenchError(f"{self._url} answers with something else than statistics of {model}") from None
+
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
         try:
-            self._connection.request(method, path, body=body, headers=dict(headers))
+            self._connection.request(method, self._prefix + path, body=body, headers=dict(headers))
             reply = self._connection.getresponse()
             return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read()
         except (OSError, http.client.HTTPException) as error:
@@ -56,6 +96,14 @@ class InferenceClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _error_of(body: bytes) -> str:
+    """The sentence of a V2 error, or the beginning of what came instead."""
+    try:
+        return str(json.loads(body)["error"])[:300]
+    except (ValueError, KeyError, TypeError):
+        return body[:80].decode(errors="replace")
 
 
 def server_parts_ns(server_timing: str) -> dict[str, int]:

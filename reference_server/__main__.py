@@ -80,7 +80,7 @@ async def _serve(settings: ServerSettings, log: Log) -> int:
             loop.add_reader(sys.stdin.fileno(), on_input)
         except OSError:  # a file, or the null device
             raise BenchError("--stop-with-stdin needs a pipe or a terminal as standard input, whose end can be waited for") from None
-    registry = Registry(settings.engines, settings.pool, on_device_spoiled=on_device_spoiled)
+    registry = Registry(settings.engines, settings.pool, on_demand=settings.on_demand, on_device_spoiled=on_device_spoiled)
     timeline = _open_timeline(settings, registry)
     app = App(registry, log, max_body_bytes=settings.limits.max_body_bytes)
     listener = _listen(settings.host, settings.port)

@@ -6,10 +6,13 @@ so a route is one look-up, and the infer route makes no objects that it does not
 
 from __future__ import annotations
 
+import ipaddress
 import traceback
+from collections.abc import Awaitable, Callable
 
 from reference_server.documents import model_metadata, openapi_document, repository_index, server_metadata
 from reference_server.infer import Inference
+from reference_server.jobs import LoadFailed
 from reference_server.log import Log
 from reference_server.registry import Registry, ServedModel
 from reference_server.responses import Handler, Receive, Scope, Send, fixed, reply, reply_error
@@ -24,7 +27,7 @@ class App:
         self._log = log
         self._draining = False
         self._routes: dict[str, tuple[str, Handler]] = {
-            "/v2": ("GET", fixed(server_metadata(registry.settings.described()))),
+            "/v2": ("GET", fixed(server_metadata(registry.settings.described(), loads=any(m.on_demand for m in registry.models.values())))),
             "/v2/health/live": ("GET", fixed(b'{"live":true}')),
             "/v2/health/ready": ("GET", self._ready),
             "/v2/repository/index": ("POST", self._index),
@@ -34,6 +37,9 @@ class App:
         self._inferences: list[Inference] = []
         for name, model in registry.models.items():
             self._add_model(f"/v2/models/{name}", model, max_body_bytes)
+            if model.on_demand:
+                self._routes[f"/v2/repository/models/{name}/load"] = ("POST", self._changes(model, model.load))
+                self._routes[f"/v2/repository/models/{name}/unload"] = ("POST", self._changes(model, model.unload))
 
     def _add_model(self, base: str, model: ServedModel, max_body_bytes: int) -> None:
         inference = Inference(model, self._log, max_body_bytes=max_body_bytes)
@@ -51,6 +57,24 @@ class App:
             self._routes[f"{path}/ready"] = ("GET", ready)
             self._routes[f"{path}/stats"] = ("GET", statistics)
             self._routes[f"{path}/infer"] = ("POST", inference)
+
+    def _changes(self, model: ServedModel, change: Callable[[], Awaitable[None]]) -> Handler:
+        """The writing part of the model repository extension, for clients of this host: who may reach the server to ask
+        for an inference need not be one who may fill its memory."""
+
+        async def handler(scope: Scope, receive: Receive, send: Send) -> None:
+            client = scope["client"]
+            if client is None or not ipaddress.ip_address(client[0]).is_loopback:
+                await reply_error(send, 403, f"model {model.manifest.name} is loaded and unloaded from this host only")
+                return
+            try:
+                await change()
+            except LoadFailed as failed:
+                await reply_error(send, 500, str(failed))
+            else:
+                await reply(send, 200, b"{}")
+
+        return handler
 
     @property
     def in_flight(self) -> int:
@@ -95,6 +119,8 @@ class App:
                 return f"unknown model {shorten(parts[3])}; served here: {', '.join(self._registry.models)}"
             if len(parts) > 5 and parts[4] == "versions" and parts[5] != model.manifest.version:
                 return f"model {parts[3]} has no version {shorten(parts[5])}, it has {model.manifest.version}"
+        if path.startswith("/v2/repository/models/") and parts[4] in self._registry.models:
+            return f"model {parts[4]} is there from start to end; only models of --on-demand can be loaded and unloaded"
         return f"there is nothing at {shorten(path)}"
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +132,9 @@ class App:
         await reply(send, 200, repository_index([(model.manifest, model.ready and not self._draining) for model in models]))
 
     async def _openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, 200, openapi_document([model.manifest for model in self._registry.models.values()]))
+        models = self._registry.models
+        on_demand = [name for name, model in models.items() if model.on_demand]
+        await reply(send, 200, openapi_document([model.manifest for model in models.values()], on_demand))
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         from reference_server.metrics import expose

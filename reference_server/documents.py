@@ -13,6 +13,7 @@ from bench.engine.manifest import DATATYPES, Manifest, Tensor
 
 SERVER_NAME = "coldburst-reference-server"
 EXTENSIONS = ("binary_tensor_data", "statistics")
+MODEL_REPOSITORY = "model_repository"  # where there are models to load
 _LONGEST_EXAMPLE = 4096  # values
 
 
@@ -21,9 +22,11 @@ def error_document(message: str) -> bytes:
     return orjson.dumps({"error": message})
 
 
-def server_metadata(parameters: Mapping[str, Any]) -> bytes:
-    """What `GET /v2` answers. `parameters`: how the models are served, which a load run writes into its record."""
-    return orjson.dumps({"name": SERVER_NAME, "version": bench.__version__, "extensions": EXTENSIONS, "parameters": dict(parameters)})
+def server_metadata(parameters: Mapping[str, Any], *, loads: bool = False) -> bytes:
+    """What `GET /v2` answers. `parameters`: how the models are served, which a load run writes into its record. `loads`:
+    there are models that are loaded on demand."""
+    extensions = (*EXTENSIONS, MODEL_REPOSITORY) if loads else EXTENSIONS
+    return orjson.dumps({"name": SERVER_NAME, "version": bench.__version__, "extensions": extensions, "parameters": dict(parameters)})
 
 
 def model_metadata(manifest: Manifest) -> bytes:
@@ -52,8 +55,9 @@ def repository_index(models: Sequence[tuple[Manifest, bool]]) -> bytes:
     )
 
 
-def openapi_document(manifests: Sequence[Manifest]) -> bytes:
-    """What `GET /openapi.json` answers: the paths that exist on this server, in OpenAPI 3.1."""
+def openapi_document(manifests: Sequence[Manifest], on_demand: Sequence[str] = ()) -> bytes:
+    """What `GET /openapi.json` answers: the paths that exist on this server, in OpenAPI 3.1. `on_demand`: models that are
+    loaded as clients ask."""
     paths: dict[str, Any] = {
         "/v2": _get("Server metadata", _METADATA),
         "/v2/health/live": _get("Whether the process answers", {"type": "object"}),
@@ -74,6 +78,13 @@ def openapi_document(manifests: Sequence[Manifest]) -> bytes:
             paths[f"{base}/ready"] = _get("Whether the model is ready", {"type": "object"}, 503)
             paths[f"{base}/stats"] = _get("Counts and times since the start", {"type": "object"})
             paths[f"{base}/infer"] = {"post": _infer_operation(manifest)}
+    for name in on_demand:
+        for what in ("load", "unload"):
+            done = {"description": "done, or it was so already", "content": _json({"type": "object"})}
+            refused = {"403": _error("the client is on another host"), "500": _error("the load failed")}
+            paths[f"/v2/repository/models/{name}/{what}"] = {
+                "post": {"summary": f"{what.capitalize()} {name}", "responses": {"200": done} | refused}
+            }
     document = {
         "openapi": "3.1.0",
         "info": {"title": SERVER_NAME, "version": bench.__version__},

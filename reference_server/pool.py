@@ -33,15 +33,26 @@ _TAKEN = object()
 
 
 class Pool:
-    """`await start()`, then `await infer(...)` from any number of tasks, then `await close()`; all on one event loop."""
+    """`await start()`, then `await infer(...)` from any number of tasks, then `await close()`; all on one event loop.
 
-    def __init__(self, engine_dir: Path, manifest: Manifest, settings: PoolSettings, *, on_device_spoiled: Callable[[str], None]) -> None:
+    `name`: what it is called where that is not the manifest's name.
+    """
+
+    def __init__(
+        self,
+        engine_dir: Path,
+        manifest: Manifest,
+        settings: PoolSettings,
+        *,
+        on_device_spoiled: Callable[[str], None],
+        name: str | None = None,
+    ) -> None:
+        self._name = manifest.name if name is None else name
         shared = settings.sharing == "engine" and settings.mode != "cold-load"
         source = EngineSource(engine_dir, manifest, settings.runtime_options(), settings.trust, shared=shared)
-        self.fleet = Fleet(manifest.name, source, settings, self, on_device_spoiled)
+        self.fleet = Fleet(self._name, source, settings, self, on_device_spoiled)
         self.hits = 0  # a slot was free when the request came
         self.misses = 0
-        self._name = manifest.name
         self._cold = settings.mode == "cold-load"
         self._queue_limit = settings.queue_limit
         self._acquire_timeout_ns = settings.acquire_timeout_ns
@@ -81,7 +92,7 @@ class Pool:
         self._refuse_after_fork()
         loop, fleet = self._loop, self.fleet
         if loop is None or fleet.closing:
-            raise Overloaded(f"model {self._name} is {'not started' if loop is None else 'closing'}", 1)
+            raise Overloaded(f"model {self._name} is {'not loaded' if loop is None else 'closing'}", 1)
         now = now_ns()
         job = Job(inputs, outputs, loop.create_future(), now, fleet.barren_clock.read(now))
         if fleet.resting:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import Manifest, read_manifest
 from bench.errors import BenchError
+from reference_server.jobs import LoadFailed
 from reference_server.metrics import ModelMetrics
 from reference_server.pool import Pool
 from reference_server.pool_settings import PoolSettings
@@ -29,14 +32,37 @@ def end_process(reason: str) -> None:
 
 
 class ServedModel:
-    """One engine and its pool. Everything here is for use on the event loop's thread."""
+    """One engine and its pool. Everything here is for use on the event loop's thread.
 
-    def __init__(self, engine_dir: Path, settings: PoolSettings, on_device_spoiled: Callable[[str], None]) -> None:
+    `on_demand`: it is not loaded at the start, but by `load`, and as often as one likes. Its pool is a new one each time,
+    whose counters begin at 0.
+    """
+
+    def __init__(
+        self,
+        engine_dir: Path,
+        settings: PoolSettings,
+        on_device_spoiled: Callable[[str], None],
+        *,
+        name: str | None = None,
+        on_demand: bool = False,
+    ) -> None:
         self.engine_dir = engine_dir
-        self.manifest: Manifest = read_manifest(engine_dir)
+        self._built = read_manifest(engine_dir)
+        self.manifest: Manifest = self._built if name is None else dataclasses.replace(self._built, name=name)
+        self.on_demand = on_demand
         self.metrics = ModelMetrics()
         self.device_bytes = open_runtime(self.manifest.runtime).device_bytes
-        self.pool = Pool(engine_dir, self.manifest, settings, on_device_spoiled=on_device_spoiled)
+        self._settings = settings
+        self._on_device_spoiled = on_device_spoiled
+        self._changing = asyncio.Lock()  # one load or unload at a time
+        self._load: asyncio.Task[None] | None = None
+        self._closed = False
+        self.pool = self._new_pool()
+
+    def _new_pool(self) -> Pool:
+        name = self.manifest.name
+        return Pool(self.engine_dir, self._built, self._settings, on_device_spoiled=self._on_device_spoiled, name=name)
 
     @property
     def ready(self) -> bool:
@@ -56,24 +82,66 @@ class ServedModel:
         """Make the slots that the mode promises. Raises LoadFailed; nothing is left over then."""
         await self.pool.start()
 
+    async def load(self) -> None:
+        """Load a model that is there on demand; nothing happens where it is loaded. Raises LoadFailed."""
+        async with self._changing:
+            if self.pool.fleet.ready:
+                return
+            if self._closed:
+                raise LoadFailed(f"model {self.manifest.name} is not loaded, since the server is shutting down")
+            await self._renew()
+            self._load = asyncio.create_task(self.pool.start())
+            try:
+                await asyncio.shield(self._load)
+            except BaseException:
+                if self._load.done():  # else the requester went away, and the load goes on
+                    await self._renew()
+                raise
+
+    async def unload(self) -> None:
+        """Release a model that is there on demand. What it answers now is answered; who waits for it is refused."""
+        async with self._changing:
+            await self._renew()
+
+    async def _renew(self) -> None:
+        old, self.pool = self.pool, self._new_pool()
+        await old.close()
+
     async def close(self) -> None:
         """Shed what waits, let what runs end, release every slot, engine and thread."""
+        self._closed = True
+        if self._load is not None and not self._load.done():
+            self._load.cancel()
+            await asyncio.wait((self._load,))
         await self.pool.close()
 
 
 class Registry:
     """The models by name. Reads the manifests; raises EngineRefused, or BenchError for a name given twice.
 
+    `on_demand` are engines under names of their own, loaded and unloaded as clients ask: one slot each, made as
+    `settings` say for the others.
+
     `on_device_spoiled` is called on the event loop with the reason; without one the process ends with EXIT_DEVICE_SPOILED.
     """
 
     def __init__(
-        self, engine_dirs: Sequence[Path], settings: PoolSettings, *, on_device_spoiled: Callable[[str], None] = end_process
+        self,
+        engine_dirs: Sequence[Path],
+        settings: PoolSettings,
+        *,
+        on_demand: Mapping[str, Path] | None = None,
+        on_device_spoiled: Callable[[str], None] = end_process,
     ) -> None:
         self.settings = settings
         self.models: dict[str, ServedModel] = {}
-        for engine_dir in engine_dirs:
-            model = ServedModel(engine_dir, settings, on_device_spoiled)
+        single = dataclasses.replace(settings, mode="warm-pool", size=1, options=settings.runtime_options())
+        given = [(ServedModel(engine_dir, settings, on_device_spoiled), engine_dir) for engine_dir in engine_dirs]
+        given += [
+            (ServedModel(engine_dir, single, on_device_spoiled, name=name, on_demand=True), engine_dir)
+            for name, engine_dir in (on_demand or {}).items()
+        ]
+        for model, engine_dir in given:
             name = model.manifest.name
             if name in self.models:
                 raise BenchError(
@@ -89,8 +157,8 @@ class Registry:
 
     @property
     def ready(self) -> bool:
-        """Whether every model is."""
-        return all(model.ready for model in self.models.values())
+        """Whether every model is that does not wait to be asked for."""
+        return all(model.ready for model in self.models.values() if not model.on_demand)
 
     def started_phases(self) -> list[dict[str, Any]]:
         """The phases of all slots that there are, each with its `model`, in the order in which they began."""
@@ -106,7 +174,8 @@ class Registry:
         """Start the models one after the other, so that their loads do not slow each other down. Raises LoadFailed; all are closed then."""
         try:
             for model in self.models.values():
-                await model.start()
+                if not model.on_demand:
+                    await model.start()
         except BaseException:
             await self.close()
             raise

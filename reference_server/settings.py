@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from reference_server.connection import Limits
 from reference_server.pool_settings import PoolSettings
 from reference_server.runtimes import parse_settings
 
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODES = ("cold-load", "lazy", "warm-pool", "elastic")
 
 
@@ -21,6 +23,7 @@ class ServerSettings:
     """Everything the command line says. Times in ns, sizes in bytes; port 0 is any free one."""
 
     engines: tuple[Path, ...]
+    on_demand: Mapping[str, Path]
     host: str
     port: int
     pool: PoolSettings
@@ -58,6 +61,7 @@ def parse_command_line(arguments: Sequence[str] | None = None) -> ServerSettings
         raise BenchError(f"--port {given.port} is not a port: write 0 (any free one) to 65535")
     return ServerSettings(
         engines=tuple(given.engines),
+        on_demand=_named(given.on_demand),
         host=given.host,
         port=given.port,
         pool=pool,
@@ -90,6 +94,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="runtime setting, such as threads=2; may be repeated")
     add("--health-interval", default="10s", metavar="TIME", help="probe idle slots this often; 0 is never (default: 10s)")
     add("--trust", type=Path, metavar="KEY", help="public key: load only engines signed with it")
+    add(
+        "--on-demand",
+        action="append",
+        default=[],
+        metavar="NAME=ENGINE",
+        help="engine that is loaded and unloaded as clients of this host ask, under a name of its own; may be repeated",
+    )
     add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     add("--port", type=int, default=8000, help="port to listen on, 0 for any free one (default: 8000)")
     add("--timeline", type=Path, metavar="FILE", help="write the server's state every 50 ms to FILE")
@@ -101,6 +112,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-json", action="store_true", help="one JSON object a line on standard error for each request and event")
     add("--tell-phases", action="store_true", help="where the time of the start went, as JSON behind the word `ready`")
     return parser
+
+
+def _named(texts: Sequence[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, separator, path = text.partition("=")
+        if not separator or not path or not _MODEL_NAME.fullmatch(name):
+            raise BenchError(f"--on-demand {text!r} is not NAME=ENGINE, such as second=engines/tiny")
+        if name in found:
+            raise BenchError(f"--on-demand: the name {name!r} is there twice")
+        found[name] = Path(path)
+    return found
 
 
 def _at_least(value: int, least: int, what: str) -> int:

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from bench.engine.build import BuildRequest, build_engine
 from bench.engine.resolve import measure_baseline
@@ -16,6 +18,12 @@ from bench.engine.synthetic_builder import build_synthetic
 from bench.models import write_model
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# The same code gets the same verdict, on a slow or busy machine too: no limits of time, and the same examples each time.
+# `pytest --hypothesis-profile=search` draws new ones.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeat", settings.get_profile("search"), derandomize=True)
+settings.load_profile("repeat")
 
 SyntheticFactory = Callable[..., Path]
 BenchCommand = Callable[..., subprocess.CompletedProcess[str]]
@@ -26,7 +34,7 @@ def synthetic(tmp_path: Path) -> SyntheticFactory:
     """Build a synthetic engine with declared times: `synthetic(load_ns=..., service_ns=...)` gives its directory."""
     made = 0
 
-    def build(*, name: str = "synthetic", max_batch: int = 8, **declared: int) -> Path:
+    def build(*, name: str = "synthetic", max_batch: int = 8, **declared: Any) -> Path:
         nonlocal made
         made += 1
         directory = tmp_path / f"engine-{made}" / name
@@ -41,6 +49,10 @@ def bench_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     """The environment for commands: this tree's packages, and a cache of engines that is the session's own."""
     own = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     fonts = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "matplotlib"  # seconds of work, and the same for all
+    try:
+        fonts.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written
+        fonts = tmp_path_factory.mktemp("fonts")
     return {"MPLCONFIGDIR": str(fonts), **os.environ, **own}
 
 

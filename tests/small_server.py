@@ -38,7 +38,10 @@ async def plain(exchange: Exchange) -> None:
 
 @dataclass(slots=True)
 class SmallServer:
-    """`with SmallServer(answer) as server:` listens at server.url. `times` holds when each inference request came (CLOCK_MONOTONIC, ns)."""
+    """`with SmallServer(answer) as server:` listens at server.url. `times` holds when each inference request came (CLOCK_MONOTONIC, ns).
+
+    `gone_ns` tells when the last of its connections was closed.
+    """
 
     answer: Answer = plain
     models: tuple[str, ...] = ("m",)
@@ -47,6 +50,7 @@ class SmallServer:
     received: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     most_connections: int = 0
+    gone_ns: int | None = None
     _open: int = 0
     _loop: asyncio.AbstractEventLoop | None = None
     _thread: threading.Thread | None = None
@@ -58,9 +62,9 @@ class SmallServer:
 
     def __enter__(self) -> SmallServer:
         ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(ready)), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,7 +76,11 @@ class SmallServer:
             assert self._loop is not None and self._stop is not None
             self._loop.call_soon_threadsafe(self._stop.set)
             if threading.current_thread() is not self._thread:
-                self._thread.join(10)
+                self._thread.join(60)
+
+    def _run(self, ready: threading.Event) -> None:
+        asyncio.run(self._main(ready))
+        self.gone_ns = time.monotonic_ns()
 
     async def _main(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

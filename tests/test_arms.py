@@ -22,6 +22,7 @@ from bench.experiment.arms import parse_arms
         ("warm-pool:sharing=some", "not one of engine, copy"),
         ("elastic:idle=3", "idle '3' is not a time"),
         ("warm-pool:acquire=0s", "acquire must be above 0"),
+        ("warm-pool:pool=4,sharing=copy,pool=2", "pool is there twice in one arm"),
     ],
 )
 def test_an_arm_that_cannot_be_served_is_refused(text: str, says: str) -> None:
@@ -34,7 +35,9 @@ def test_arms_that_can() -> None:
     assert arm.concurrency == 2 and arm.settings == {"threads": "1"} and len(arm.flags()) == 8
 
 
-@pytest.mark.parametrize("wrong", [["--deadline", "0s"], ["--slo", "0s"], ["--seed", "-1"], ["--arms", "warm-pool:pool=0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--deadline", "0s"], ["--slo", "0s"], ["--seed", "-1"], ["--spikes", "1000000000"], ["--arms", "warm-pool:pool=0"]]
+)
 def test_wrong_bounds_leave_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: list[str]
 ) -> None:

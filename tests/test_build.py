@@ -332,7 +332,7 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, bench_environmen
     while not list(tmp_path.glob("out/.engine.*.building/manifest.json")) and child.poll() is None:
         time.sleep(0.002)  # until it measures one slot, in a process of its own
     child.send_signal(number)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=120)
     assert child.returncode == 130
     assert "Traceback" not in said
     assert list((tmp_path / "out").iterdir()) == []

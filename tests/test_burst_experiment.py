@@ -10,15 +10,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from resource import RLIMIT_FSIZE, setrlimit
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from bench.analysis.experiment import summarize
 from bench.analysis.subject import open_subject
+from bench.engine.manifest import read_manifest
 from bench.errors import EXIT_FINE, EXIT_INTERRUPTED, EXIT_INVALID_RUN, EXIT_WRONG_INPUT, BenchError
 from bench.experiment.arms import parse_targets
-from tests.conftest import BenchCommand
+from bench.server_process import ServerProcess
+from tests.conftest import BenchCommand, SyntheticFactory
+from tests.plain_proxy import PlainProxy
 from tests.small_server import SmallServer
 
 ARMS = "warm-pool,lazy"
@@ -28,7 +33,7 @@ FLAGS = ("--arms", ARMS, "--spikes", "1", "--blocks", "1", "--base", "40", "--pe
 STARTED: list[subprocess.Popen[bytes]] = []
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 150) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert process.poll() is None, "the command ended before its time"
@@ -67,13 +72,13 @@ def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
     wait_for(lambda: bool(family_of(process)), process)  # between two runs there is nobody for a moment
     family = family_of(process)
     os.kill(process.pid, number)
-    code = process.wait(60)
-    _, alive = psutil.wait_procs(family, timeout=30)
+    code = process.wait(150)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     return code
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str, str], bench_command: BenchCommand) -> None:
     results = tmp_path / "results"
     process = start(bench_environment, tmp_path, "tiny", *FLAGS, "--results", results)
@@ -116,6 +121,48 @@ def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str,
     assert (whole / "report.html").stat().st_size < 3_000_000
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("who", ["reference_server", "locust"])
+def test_a_killed_child_ends_the_run_and_keeps_what_was_measured(
+    tmp_path: Path, bench_environment: dict[str, str], bench_command: BenchCommand, who: str
+) -> None:
+    """In the middle of the second run, one beside which an engine is loaded: said, nothing orphaned, resumed to the end."""
+    results = tmp_path / "results"
+    load = ("--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "150", "--hold", "400ms", "--rest", "400ms")
+    process = start(bench_environment, tmp_path, "tiny", "--arms", "warm-pool", "--during", "load", *load, "--results", results)
+    wait_for(lambda: any(results.glob("*.partial/runs/*/run.json")), process)
+    wait_for(lambda: any(results.glob("*.partial/runs/*.partial/*.partial/requests.arrows")), process)
+    family = family_of(process)
+    (victim,) = (one for one in family if who in one.cmdline())
+    victim.kill()
+    assert process.wait(60) == EXIT_WRONG_INPUT
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+    said = (tmp_path / "log").read_text()
+    assert "was killed by SIGKILL" in said and "Traceback" not in said, said
+    (folder,) = results.glob("*.partial")
+    assert len(finished(folder)) == 1 and json.loads((folder / "summary.json").read_text())["missing_runs"] == 1
+    done = bench_command("burst", "--resume", folder, "--json")
+    assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
+    found = json.loads(done.stdout)
+    assert (found["missing_runs"], found["loads_beside"][0]["loads"]) == (0, 1)
+
+
+def test_a_full_disk_loses_no_run(bench_command: BenchCommand, tmp_path: Path, tiny_engine: Path) -> None:
+    """No file may grow beyond what a run needs: the report does not fit, the runs and what is printed are there."""
+    load = ("--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "150", "--hold", "400ms", "--rest", "400ms")
+    limit = (60_000, 60_000)
+    done = bench_command(
+        "burst", tiny_engine, "--arms", "warm-pool", *load, "--results", "r", preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, limit)
+    )
+    assert done.returncode == EXIT_WRONG_INPUT and "Traceback" not in done.stderr, done.stderr
+    assert "File too large: r/" in done.stderr and "the runs are kept, so: bench report r/" in done.stderr
+    assert "P99 in spikes" in done.stdout
+    (folder,) = (tmp_path / "r").iterdir()
+    assert len(finished(folder)) == 1 and not (folder / "report.html").exists() and not list(folder.glob("*.new"))
+    assert bench_command("report", folder, "-o", "report.html").returncode == EXIT_FINE
+
+
 def test_servers_that_are_already_there(tmp_path: Path, bench_command: BenchCommand) -> None:
     """Two servers that tell nothing of their parts: what can be known is told, the rest is said not to be known."""
     load = ("--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
@@ -134,12 +181,88 @@ def test_servers_that_are_already_there(tmp_path: Path, bench_command: BenchComm
     assert (Path(found["run"]) / "report.html").exists()
 
 
+@pytest.mark.parametrize("hidden", [(), ("/stats",)])
+def test_a_server_without_server_timing_tells_means_or_why_not(
+    tmp_path: Path, bench_command: BenchCommand, tiny_engine: Path, hidden: tuple[str, ...]
+) -> None:
+    """A real server twice: as it is, and behind a proxy that takes Server-Timing away (and the statistics too)."""
+    load = ("--spikes", "1", "--blocks", "1", "--base", "20", "--peak", "100", "--hold", "400ms", "--rest", "400ms")
+    name = read_manifest(tiny_engine).name
+    with ServerProcess([tiny_engine]) as server, PlainProxy(server.url, hidden) as proxy:
+        server.wait_ready()
+        targets = ("--target", f"ours={server.url}", "--target", f"other={proxy.url}", "--name", name)
+        done = bench_command("burst", *targets, *load, "--results", tmp_path / "results", "--json")
+        assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
+    ours, other = json.loads(done.stdout)["arms"]
+    assert ours["pool"]["known"] > 0 and ours["server_means"] is None  # single requests are better than means
+    means, sent = other["server_means"], other["goodput"][0]["counts"]["ok"]
+    assert other["pool"]["known"] == 0 and means["source"] == "V2 statistics extension"
+    page = (Path(json.loads(done.stdout)["run"]) / "report.html").read_text()
+    assert "means of the window" in page
+    if hidden:
+        assert means["requests"] == 0 and means["infer_ns"] is None and "404 nothing here" in means["absent"]
+        assert "404 nothing here" in page
+    else:
+        assert means["absent"] is None
+        assert sent <= means["requests"] <= sent + 10  # the generator asks a few times before it starts
+        parts = sum(means[f"{part}_ns"] for part in ("waiting", "input", "infer", "output"))
+        assert 0 < means["infer_ns"] < parts <= means["total_ns"] + 10_000
+
+
+@pytest.mark.timeout(120)
+def test_an_engine_is_loaded_beside_the_traffic(tmp_path: Path, bench_command: BenchCommand, synthetic: SyntheticFactory) -> None:
+    engine = synthetic(name="slow", load_ns=150_000_000, service_ns=2_000_000)
+    load = ("--spikes", "2", "--blocks", "1", "--base", "20", "--peak", "120", "--hold", "500ms", "--rest", "600ms")
+    done = bench_command("burst", engine, "--arms", "warm-pool", "--during", "load", *load, "--results", "r", "--json")
+    assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
+    found = json.loads(done.stdout)
+    assert [arm["name"] for arm in found["arms"]] == ["warm-pool", "warm-pool+load"]
+    (beside,) = found["loads_beside"]
+    assert (beside["planned"], beside["loads"], beside["errors"]) == (2, 2, [])
+    assert beside["took_ns"] >= 150_000_000 and beside["arrivals"] > 0
+    assert beside["extra_ns"] is not None and beside["extra_interval"] is None  # two loads are too few
+    assert beside["held_bytes"] is not None
+    run = tmp_path / found["run"] / "runs" / "00-warm-pool+load"
+    loads = json.loads((run / "run.json").read_text())["loads"]
+    spikes = json.loads(pq.read_schema(run / "schedule.parquet").metadata[b"coldburst.schedule"])["spikes"]
+    assert [load["planned_ns"] for load in loads] == [spike["start_ns"] for spike in spikes]
+    for load in loads:
+        assert load["planned_ns"] <= load["began_ns"] < load["ended_ns"] - 150_000_000 < load["unloaded_ns"]
+    rows = pq.read_table(run / "timeline.parquet").to_pylist()
+    second = [row for row in rows if row["model"] == "slow-beside"]
+    for load in loads:  # the server's own account of it
+        loading = [row for row in second if load["began_ns"] < row["t_ns"] < load["ended_ns"]]
+        there = [row for row in second if load["ended_ns"] + 1e8 < row["t_ns"] < load["unloaded_ns"] - 1e8]
+        assert any(row["slots_loading"] for row in loading) and all(row["slots_idle"] for row in there)
+    assert "A load beside the traffic" in (tmp_path / found["run"] / "report.html").read_text()
+    told = bench_command("report", found["run"], "--markdown").stdout
+    assert "while one more engine is loaded" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tiny", "--during", "unload"), "--during 'unload' is not known"),
+        (("--target", "a=http://127.0.0.1:9", "--name", "m", "--during", "load"), "is for servers that are started here"),
+    ],
+)
+def test_what_cannot_be_loaded_beside_is_refused(
+    bench_command: BenchCommand, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = bench_command("burst", *arguments, "--base", "5", "--peak", "20", "--results", "r")
+    assert done.returncode == EXIT_WRONG_INPUT and message in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
         (["http://127.0.0.1:1"], "is not NAME=URL"),
         (["a/b=http://127.0.0.1:1"], "is not NAME=URL"),
         (["a=127.0.0.1:1"], "is not NAME=URL"),
+        (["a=http://127.0.0.1:99999"], "is not NAME=URL"),
+        (["a=http://[::1"], "is not NAME=URL"),
+        (["a=https://127.0.0.1:1"], "is sent over plain http"),
         (["a=http://192.0.2.1:1"], "is another host: .*--allow-remote"),
         (["a=http://127.0.0.1:1", "a=http://127.0.0.1:2"], "the name a is there twice"),
     ],

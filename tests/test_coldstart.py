@@ -284,7 +284,7 @@ def started(tmp_path: Path, bench_environment: dict[str, str]) -> Iterator[Calla
 
 def wait_for_trials(bench: subprocess.Popen[str], results: Path, count: int) -> SavedRun:
     """The run under way, when that many trials are in its folder."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and bench.poll() is None:
         for folder in results.glob("*.partial"):
             if (folder / "run.json").exists():
@@ -317,11 +317,11 @@ def test_a_run_that_is_stopped_keeps_its_trials_and_leaves_no_process(
     children = psutil.Process(bench.pid).children(recursive=True)
     assert children
     bench.send_signal(number)
-    out, err = bench.communicate(timeout=60)
+    out, err = bench.communicate(timeout=120)
     assert bench.returncode == 130
     assert err.strip() == "bench: stopped"
     assert "stopped before its end" in out
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
     kept = open_run(run.path)
     assert kept.partial
@@ -342,7 +342,7 @@ def test_a_bench_that_is_killed_leaves_a_readable_run_and_no_process(
     children = psutil.Process(bench.pid).children(recursive=True)
     bench.kill()
     bench.communicate()
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []  # their standard input has ended
     assert open_run(run.path).partial
     assert_whole_trials(open_run(run.path), 5)
@@ -355,7 +355,7 @@ def test_a_child_that_is_killed_is_one_sentence_and_the_trials_are_kept(
     bench = started(synthetic(service_ns=1_000_000), "--level", "warm", "--trials", "10000")
     run = wait_for_trials(bench, tmp_path / "results", 5)
     resident(bench).kill()
-    _, err = bench.communicate(timeout=60)
+    _, err = bench.communicate(timeout=120)
     assert bench.returncode == 2
     (line,) = err.splitlines()
     assert line == "bench: the child process was killed by SIGKILL"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import bench.cli.run  # noqa: F401  (it adds the commands)
 from bench.analysis.compare_runs import compare_runs
-from bench.cli import app as commands
+from bench.cli.app import app as commands
 from bench.errors import BenchError
 from tests.experiments import ENGINE, cold_and_warm, write_experiment
 

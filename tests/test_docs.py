@@ -229,7 +229,7 @@ def test_the_example_of_a_scenario_runs_and_every_check_is_documented(tmp_path: 
     with SmallServer() as server:
         command = [sys.executable, "-m", "locust", "-f", "lunch.py", "--headless", "--only-summary", "--host", server.url]
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env={**ENVIRONMENT, "COLDBURST_DINERS": "40"}, timeout=60
+            command, capture_output=True, text=True, cwd=tmp_path, env={**ENVIRONMENT, "COLDBURST_DINERS": "40"}, timeout=150
         )
     assert done.returncode in (0, 3), done.stderr
     run = open_run(tmp_path / done.stdout.strip().splitlines()[-1])

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import bench.cli.run  # noqa: F401  (it adds the commands)
+from bench.analysis.experiment import summarize
 from bench.analysis.load_gates import parse_slo
-from bench.cli import app as commands
+from bench.analysis.subject import open_subject
+from bench.cli.app import app as commands
 from bench.errors import EXIT_FINE, EXIT_GATE_MISSED, EXIT_INVALID_RUN, BenchError
 from tests.experiments import MS, cold_and_warm, write_experiment
 
@@ -62,6 +65,29 @@ def test_json(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(experiment, "--slo", "max=160ms", "--json") == EXIT_GATE_MISSED
     found = json.loads(capsys.readouterr().out)
     assert found["valid"] and [gate["passed"] for gate in found["gates"]] == [False, True]
+
+
+def test_json_without_bounds_tells_validity_and_key_figures(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(experiment, "--json") == EXIT_FINE
+    found = json.loads(capsys.readouterr().out)
+    kept = summarize(open_subject(experiment)).to_json()
+    assert (found["valid"], found["reasons"], found["missing_runs"], found["gates"]) == (True, [], 0, [])
+    assert found["sentence"] == kept["sentence"] and len(found["runs"]) == 4
+    for one, arm in zip(found["arms"], kept["arms"], strict=True):
+        spike = next(phase for phase in arm["latency"] if phase["phase"] == "spike")
+        assert (one["arm"], one["spike_p99_ns"]) == (arm["name"], spike["response"]["p99"])
+        assert one["attainment"] == arm["goodput"][0]["attainment"] and one["recovery_median_ns"] == arm["recovery"]["median_ns"]
+
+
+def test_json_of_what_is_not_valid_has_reasons_and_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    half = write_experiment(tmp_path / "e.partial", cold_and_warm, leave_out=["01-warm-pool"])
+    assert check(half, "--json") == EXIT_INVALID_RUN
+    found = json.loads(capsys.readouterr().out)
+    assert not found["valid"] and found["reasons"] == ["run 01-warm-pool is missing"] and found["arms"] == []
+    bad = write_experiment(tmp_path / "e", cold_and_warm, status=lambda arm, block, seq: "not_sent" if seq % 20 == 0 else "ok")
+    assert check(bad, "--json", "--slo", "p99=1s") == EXIT_INVALID_RUN
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["reasons"]) >= 4 and found["arms"] == [] and found["gates"] == [] and found["sentence"] is None
 
 
 def test_an_invalid_run_is_no_missed_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,81 +27,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.analysis.validity import check_run
-from bench.records import SavedRun, open_run
+from bench.errors import BenchError
+from bench.records import open_run
 from scenarios.openloop.server_start import server_process_start
+from tests.locust_runs import LOCUST, QUICK, ROOT, Locust, ends, free_port, rows_of, until
 from tests.small_server import Exchange, SmallServer
-
-ROOT = Path(__file__).parent.parent
-LOCUST = [sys.executable, "-m", "locust"]
-QUICK = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-class Locust:
-    """One Locust process. Everything it printed is in `out` after `wait`."""
-
-    def __init__(self, tmp_path: Path, url: str, *arguments: str, scenario: str = "steady", headless: bool = True) -> None:
-        self.results = tmp_path / "results"
-        self._log = (tmp_path / "locust.log").open("w+")
-        self.process = subprocess.Popen(
-            [*LOCUST, "-f", str(ROOT / "scenarios" / f"{scenario}.py"), "--host", url, "--results", str(self.results), "--only-summary"]
-            + (["--headless"] if headless else [])
-            + [f"--master-bind-port={(port := free_port())}", f"--master-port={port}"]  # two test runs on one machine
-            + list(arguments),
-            cwd=tmp_path,
-            env=QUICK,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
-        self.out = ""
-
-    def wait(self, timeout: float = 60) -> int:
-        try:
-            code = self.process.wait(timeout)
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
-                self.process.wait()
-            self._log.seek(0)
-            self.out = self._log.read()
-            self._log.close()
-        return code
-
-    def partial(self) -> Path:
-        """The folder of the run that goes on now."""
-        return next(iter(self.results.glob("*.partial")))
-
-    def run(self) -> SavedRun:
-        """The one finished run: its path is the last line that Locust printed."""
-        path = Path(self.out.strip().splitlines()[-1])
-        assert [path] == list(self.results.iterdir())
-        return open_run(path)
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    give_up = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < give_up, f"waited in vain until {what}"
-        time.sleep(0.01)
-
-
-def rows_of(run: SavedRun) -> list[dict[str, Any]]:
-    """All rows, in the order of seq, after a look that there is exactly one for each arrival."""
-    table, schedule = run.table("requests"), run.table("schedule")
-    assert table is not None and schedule is not None
-    rows: list[dict[str, Any]] = sorted(table.to_pylist(), key=lambda row: row["seq"])
-    assert [row["seq"] for row in rows] == schedule.column("seq").to_pylist()
-    assert [row["intended_ns"] for row in rows] == schedule.column("intended_ns").to_pylist()
-    return rows
-
-
-def ends(rows: list[dict[str, Any]]) -> Counter[tuple[str, str | None]]:
-    return Counter((row["status"], row["error"]) for row in rows)
 
 
 @pytest.fixture
@@ -186,10 +116,10 @@ def test_a_stall_is_seen_by_every_arrival_that_was_due_in_it(tmp_path: Path) -> 
     start = locust.run().run["start_monotonic_ns"]
     begin, end = (moment - start for moment in stalled)
     due_in_it = [row for row in rows if begin <= row["intended_ns"] < end]
-    assert 95 <= len(due_in_it) <= 105
+    assert len(due_in_it) >= 95
     # No answer can have come before the stall's end: a bound without any tolerance.
     assert all(row["done_ns"] >= end for row in due_in_it)
-    assert all(row["sent_ns"] < end for row in due_in_it[:-10])  # they were sent although nothing was answered
+    assert sum(row["sent_ns"] < end for row in due_in_it) >= 50  # they were sent although nothing was answered
     # What anybody would compute from the schedule and the stall alone bounds the percentiles from below.
     expected = [max(0, end - row["intended_ns"]) if row["intended_ns"] >= begin else 0 for row in rows]
     response = [row["done_ns"] - row["intended_ns"] for row in rows]
@@ -237,8 +167,8 @@ def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
             exchange.ok(extra="Connection: close\r\n" if exchange.number % 20 else "")
 
     with SmallServer(every_kind) as server:
-        arrivals = ["--arrivals", "constant:rate=50,duration=2s", "--deadline", "500ms", "--verify-every", "1"]
-        locust = Locust(tmp_path, server.url, *arrivals, "--slo", "400ms", scenario="burst")
+        arrivals = ["--arrivals", "constant:rate=50,duration=2s", "--deadline", "2s", "--verify-every", "1"]
+        locust = Locust(tmp_path, server.url, *arrivals, "--slo", "1s", scenario="burst")
         assert locust.wait() in (0, 3)  # failed requests are data
         run = locust.run()
     rows = rows_of(run)
@@ -254,7 +184,7 @@ def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
         ("error", "the answer is not HTTP/1.1"): 10,
         ("timeout", "no answer within the deadline"): 10,
     }
-    assert all(row["done_ns"] - row["intended_ns"] >= 500_000_000 for row in rows if row["status"] == "timeout")
+    assert all(row["done_ns"] - row["intended_ns"] >= 2_000_000_000 for row in rows if row["status"] == "timeout")
     summary = run.read_json("summary.json")
     assert summary is not None and summary["ok_within_slo"] <= 10 and summary["counts"]["shed"] == 10
 
@@ -303,7 +233,7 @@ def test_a_full_results_folder_keeps_what_there_is(tmp_path: Path, server: Small
         str(ROOT / "scenarios" / "burst.py"),
     ]
     arguments = ["--host", server.url, "--results", str(tmp_path / "r"), "--headless", "--arrivals", "constant:rate=2000,duration=2s"]
-    done = subprocess.run([*command, *arguments, "--only-summary"], capture_output=True, text=True, env=QUICK, timeout=60)
+    done = subprocess.run([*command, *arguments, "--only-summary"], capture_output=True, text=True, env=QUICK, timeout=150)
     assert done.returncode == 2 and "Traceback" not in done.stderr + done.stdout
     assert "\nlocust: File too large: " in "\n" + done.stderr
     (partial,) = (tmp_path / "r").iterdir()
@@ -347,7 +277,7 @@ def metrics(answer: bytes, *, drip: bool = False) -> float | None:
         began = time.monotonic()
         found = server_process_start(f"http://127.0.0.1:{listener.getsockname()[1]}")
         assert time.monotonic() - began < 8
-        thread.join(10)
+        thread.join(60)
     return found
 
 
@@ -397,17 +327,21 @@ def test_a_full_pool_is_said_and_never_passed(tmp_path: Path) -> None:
 
 def test_a_server_that_dies(tmp_path: Path) -> None:
     async def die_at_fifty(exchange: Exchange) -> None:
-        if exchange.number == 50:
+        if exchange.number < 50:
+            exchange.ok()
+        else:  # not only at 50: others may have come before it is gone
             exchange.server.die()
-            return
-        exchange.ok()
 
     with SmallServer(die_at_fifty) as server:
         locust = Locust(tmp_path, server.url, "--arrivals", "constant:rate=100,duration=1s", scenario="burst")
         assert locust.wait() == 3
-    rows = rows_of(locust.run())
+    run = locust.run()
+    rows = rows_of(run)
     counts = Counter(row["status"] for row in rows)
-    assert counts["ok"] == 50 and 1 <= counts["error"] <= 10 and counts["not_sent"] == 50 - counts["error"]
+    assert counts["ok"] == 50 and counts["error"] >= 1 and counts["not_sent"] == 50 - counts["error"]
+    assert server.gone_ns is not None
+    gone_ns = server.gone_ns - run.run["start_monotonic_ns"]
+    assert all(row["sent_ns"] < gone_ns for row in rows if row["status"] == "error")  # what was on its way, and nothing later
     assert {row["error"] for row in rows if row["status"] == "not_sent"} == {"connect failed: Connection refused"}
     assert "see whether the server still runs" in locust.out
 
@@ -431,7 +365,16 @@ def test_stopping_early_leaves_the_rest_as_rows(tmp_path: Path, server: SmallSer
 
 def test_kill_9_leaves_what_was_flushed(tmp_path: Path, server: SmallServer) -> None:
     locust = Locust(tmp_path, server.url, "--arrivals", "constant:rate=200,duration=10min", scenario="burst")
-    until(lambda: len(server.times) > 600, "requests come")
+
+    def kept() -> int:
+        """Rows in the folder, 0 where there is none yet."""
+        for folder in locust.results.glob("*.partial"):
+            with contextlib.suppress(BenchError):
+                table = open_run(folder).table("requests")
+                return 0 if table is None else table.num_rows
+        return 0
+
+    until(lambda: kept() > 200, "rows are flushed")
     locust.process.kill()
     answered = len(server.times)
     locust.wait()
@@ -461,9 +404,7 @@ def test_a_killed_worker_is_accounted_for(tmp_path: Path, server: SmallServer) -
 
 
 def test_web_page_shows_the_response_time(tmp_path: Path, server: SmallServer) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     listener = tmp_path / "listening.py"
     listener.write_text(
         "import locust\n@locust.events.request.add_listener\ndef heard(response_time, **_):\n"
@@ -476,7 +417,7 @@ def test_web_page_shows_the_response_time(tmp_path: Path, server: SmallServer) -
     def ask(path: str, data: dict[str, str] | None = None) -> Any:
         body = urllib.parse.urlencode(data).encode() if data else None
         try:
-            with urllib.request.urlopen(page + path, body, timeout=5) as reply:
+            with urllib.request.urlopen(page + path, body, timeout=60) as reply:
                 return json.loads(reply.read())
         except OSError:
             return None
@@ -605,3 +546,51 @@ def test_wrong_input_ends_locust_with_2(tmp_path: Path) -> None:
             sentences = [line for line in locust.out.splitlines() if line.startswith("locust: ")]
             assert len(sentences) == 1 and re.search(says, sentences[0]), locust.out
             assert "Traceback" not in locust.out
+
+
+IMPATIENT = """
+import scenarios.burst
+import scenarios.openloop.locustfile
+from scenarios.burst import Burst
+scenarios.openloop.locustfile._MASTER_SILENT_S = 6
+"""
+
+
+def test_workers_of_a_killed_master_end_the_load(tmp_path: Path, server: SmallServer) -> None:
+    """Nobody records what they send any more."""
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    master = Locust(tmp_path, server.url, "--processes", "2", "-f", "impatient.py", "--arrivals", "constant:rate=50,duration=10min")
+    until(lambda: len(server.times) > 50, "requests come")
+    children = Path(f"/proc/{master.process.pid}/task/{master.process.pid}/children").read_text().split()
+    master.process.kill()
+    try:
+        until(lambda: not any(running(child) for child in children), "both workers have ended")
+    finally:
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+    master.wait()
+    assert master.out.count("the master has been silent for 6 s, so nobody records this load any more") == 2
+    assert "Traceback" not in master.out
+
+
+def running(pid: str) -> bool:
+    """Not gone, and not only waiting for somebody to take its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_two_at_once_keep_their_workers(tmp_path: Path, server: SmallServer) -> None:
+    """Where another master has Locust's port, `--processes` takes another one; its workers would join the stranger otherwise."""
+    with socket.socket() as other:
+        with contextlib.suppress(OSError):  # in use already: just as well
+            other.bind(("", 5557))
+            other.listen()
+        command = [*LOCUST, "-f", str(ROOT / "scenarios" / "burst.py"), "--host", server.url, "--results", str(tmp_path / "results")]
+        arguments = ["--headless", "--only-summary", "--processes", "2", "--arrivals", "constant:rate=50,duration=1s"]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=QUICK, cwd=tmp_path, timeout=60)
+    assert done.returncode in (0, 3), done.stderr
+    rows = rows_of(open_run(Path(done.stdout.splitlines()[-1])))
+    assert ends(rows) == {("ok", None): 50} and {row["worker"] for row in rows} == {0, 1}

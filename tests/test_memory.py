@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from bench.analysis.memory import memory, memory_over_time, per_slot_between
+from bench.analysis.memory import Memory, PerSlot, memory, memory_over_time, per_copy_between, per_slot_between
 
 MB = 1_000_000
 
@@ -54,5 +54,25 @@ def test_a_fixed_pool_tells_nothing_of_a_slot_but_two_pools_do() -> None:
     (one,) = memory(timeline([(0, "m", 0, 1, 0, 0, 150 * MB, None)]))
     (four,) = memory(timeline([(0, "m", 0, 4, 0, 0, 450 * MB, None)]))
     assert one.per_slot is None
-    assert per_slot_between(one, four) == 100 * MB
+    assert per_slot_between(one, four) == per_slot_between(four, one) == PerSlot(bytes=100 * MB, reason=None)
     assert per_slot_between(one, one) is None
+
+
+def of(slots: int, resident: int, spread: int = 0) -> Memory:
+    return Memory(kind="resident", first=0, median=resident * MB, peak=0, last=0, slots=slots, per_slot=None, spread=float(spread * MB))
+
+
+def test_what_cannot_be_told_is_no_number() -> None:
+    (shrunk,) = memory(timeline([(0, "m", 0, 1, 0, 0, 150 * MB, None), (50, "m", 0, 2, 0, 0, 149 * MB, None)]))
+    assert shrunk.per_slot is None and shrunk.per_slot_reason is not None and "not larger" in shrunk.per_slot_reason
+    smaller = per_slot_between(of(1, 200), of(4, 190))
+    assert smaller is not None and smaller.bytes is None and "was not larger" in str(smaller.reason)
+    lost = per_slot_between(of(1, 200, spread=20), of(4, 215))
+    assert lost is not None and lost.bytes is None and "runs of one arm differ by 20.0 MB" in str(lost.reason)
+    assert per_slot_between(of(1, 200, spread=20), of(4, 230)) == PerSlot(bytes=10 * MB, reason=None)
+
+
+def test_copies_of_an_engine() -> None:
+    assert per_copy_between(of(4, 300), of(4, 600)) == PerSlot(bytes=100 * MB, reason=None, copies=True)
+    assert per_copy_between(of(1, 300), of(1, 600)) is None  # one slot has one engine either way
+    assert per_copy_between(of(2, 300), of(4, 600)) is None

@@ -99,12 +99,12 @@ def test_the_environment_is_seen_from_an_unrelated_folder(programs: Path, tmp_pa
 def test_every_command_answers_from_an_unrelated_folder(programs: Path, tmp_path: Path) -> None:
     assert "Usage" in run(programs / "bench", "--help", cwd=tmp_path)
     listing = """
-import bench.cli, typer.main
+import bench.cli.run, typer.main
 def walk(command, *path):
     print(*path)
     for name, child in getattr(command, "commands", {}).items():
         walk(child, *path, name)
-walk(typer.main.get_command(bench.cli.app))
+walk(typer.main.get_command(bench.cli.run.app))
 """
     paths = run(programs / "python", "-c", listing, cwd=tmp_path).splitlines()
     assert "env" in paths

@@ -24,7 +24,8 @@ from reference_server.jobs import InferenceFailed, LoadFailed, Overloaded
 from reference_server.pool import Pool
 from reference_server.pool_settings import PoolSettings
 from reference_server.registry import EXIT_DEVICE_SPOILED, Registry
-from reference_server.runtimes import usable_cores
+from reference_server.runtimes import Answer, usable_cores
+from reference_server.runtimes.synthetic import SyntheticSlot
 from reference_server.server_timing import Timing
 
 MS = 10**6
@@ -65,7 +66,7 @@ async def ask(pool: Pool, seed: int = 0, timing: Timing | None = None) -> Timing
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -156,9 +157,16 @@ def test_a_full_queue_sheds_exactly_the_rest(synthetic: SyntheticFactory, mode: 
     run(main())
 
 
-def test_a_wait_that_is_too_long_is_ended(synthetic: SyntheticFactory) -> None:
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """Where an engine with `gate=gate` stands still while there is a file, so that a state lasts until the test has seen it."""
+    return tmp_path / "gate"
+
+
+def test_a_wait_that_is_too_long_is_ended(synthetic: SyntheticFactory, gate: Path) -> None:
     async def main() -> None:
-        async with serving(synthetic(service_ns=200 * MS), size=1, acquire_timeout_ns=40 * MS) as pool:
+        async with serving(synthetic(gate=gate), size=1, acquire_timeout_ns=40 * MS) as pool:
+            gate.touch()
             first = asyncio.create_task(ask(pool))
             await asyncio.sleep(0)
             timing = Timing()
@@ -167,15 +175,17 @@ def test_a_wait_that_is_too_long_is_ended(synthetic: SyntheticFactory) -> None:
             assert timing.pool_ns >= 40 * MS
             assert timing.load_ns == timing.infer_ns == 0
             assert pool.waiting == 0
+            gate.unlink()
             await first
             assert pool.fleet.idle == 1
 
     run(main())
 
 
-def test_a_requester_that_goes_away_frees_its_place(synthetic: SyntheticFactory) -> None:
+def test_a_requester_that_goes_away_frees_its_place(synthetic: SyntheticFactory, gate: Path) -> None:
     async def main() -> None:
-        async with serving(synthetic(service_ns=100 * MS), size=1, queue_limit=1) as pool:
+        async with serving(synthetic(gate=gate), size=1, queue_limit=1) as pool:
+            gate.touch()
             running = asyncio.create_task(ask(pool, 1))
             waits = asyncio.create_task(ask(pool, 2))
             await asyncio.sleep(0)  # both have asked
@@ -184,25 +194,44 @@ def test_a_requester_that_goes_away_frees_its_place(synthetic: SyntheticFactory)
             with pytest.raises(asyncio.CancelledError):
                 await waits
             assert pool.waiting == 0
-            await ask(pool, 3)  # the queue holds one again
-            await running
+            third = asyncio.create_task(ask(pool, 3))
+            await asyncio.sleep(0)
+            assert pool.waiting == 1  # the queue holds one again
+            gate.unlink()
+            await asyncio.gather(running, third)
 
     run(main())
 
 
-def test_a_run_whose_requester_went_away_ends_before_its_slot_is_used_again(synthetic: SyntheticFactory) -> None:
+def test_a_run_whose_requester_went_away_ends_before_its_slot_is_used_again(
+    synthetic: SyntheticFactory, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[int] = []
+    run_slot = SyntheticSlot.run
+
+    def noted(self: SyntheticSlot, *arguments: Any) -> Answer:
+        began.append(now_ns())
+        return run_slot(self, *arguments)
+
+    monkeypatch.setattr(SyntheticSlot, "run", noted)
+
     async def main() -> None:
-        async with serving(synthetic(service_ns=200 * MS), size=1) as pool:
-            began = now_ns()
+        async with serving(synthetic(gate=gate, service_ns=20 * MS), size=1) as pool:
+            gate.touch()
+            began.clear()
             leaves = asyncio.create_task(ask(pool, 1))
-            await asyncio.sleep(0.01)  # it runs
+            await until(lambda: len(began) == 1)  # it runs
             leaves.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await leaves
             assert (pool.fleet.busy, pool.fleet.idle) == (1, 0)
-            await ask(pool, 2)
-            assert now_ns() - began >= 400 * MS
-            assert pool.misses == 1  # it waited for the abandoned run
+            following = asyncio.create_task(ask(pool, 2))
+            await asyncio.sleep(0)
+            assert (pool.waiting, pool.misses) == (1, 1)  # it waits for the abandoned run
+            gate.unlink()
+            await following
+            first, second = began
+            assert second - first >= 20 * MS
             assert (pool.fleet.busy, pool.fleet.idle) == (0, 1)
 
     run(main())
@@ -242,10 +271,10 @@ def test_cold_load_loads_and_unloads_for_each_request(synthetic: SyntheticFactor
 def test_elastic_grows_off_the_path_and_shrinks_to_its_minimum(synthetic: SyntheticFactory) -> None:
     async def main() -> None:
         engine = synthetic(service_ns=20 * MS, slot_ns=5 * MS)
-        async with serving(engine, mode="elastic", min=1, max=3, idle_timeout_ns=50 * MS) as pool:
+        async with serving(engine, mode="elastic", min=1, max=3, idle_timeout_ns=500 * MS) as pool:
             assert pool.fleet.idle == 1
-            timings = await asyncio.gather(*(ask(pool, n) for n in range(12)))
-            assert pool.fleet.idle == 3
+            timings = await asyncio.gather(*(ask(pool, n) for n in range(24)))
+            await until(lambda: pool.fleet.idle == 3)
             assert timings[0].load_ns == 0  # found a slot
             assert any(timing.load_ns > 0 for timing in timings)
             await until(lambda: pool.fleet.idle == 1)
@@ -320,6 +349,7 @@ def test_the_waiters_of_a_load_that_fails_are_served_where_another_slot_lives(sy
         async with serving(engine, mode="elastic", min=1, max=2, sharing="copy") as pool:
             (engine / "engine.json").unlink()
             await asyncio.gather(*(ask(pool, n) for n in range(4)))
+            await until(lambda: not pool.fleet.makers)
             assert pool.fleet.counts.loads_failed == 1  # and not one attempt a request
             assert pool.fleet.ready
 
@@ -377,13 +407,18 @@ def test_a_run_that_fails_is_told_and_a_good_slot_stays(synthetic: SyntheticFact
     run(main())
 
 
-def test_closing_sheds_what_waits_and_lets_runs_end(synthetic: SyntheticFactory) -> None:
+def test_closing_sheds_what_waits_and_lets_runs_end(synthetic: SyntheticFactory, gate: Path) -> None:
     async def main() -> None:
-        async with serving(synthetic(service_ns=40 * MS), size=2) as pool:
+        async with serving(synthetic(gate=gate), size=2) as pool:
+            gate.touch()
             asking = [asyncio.create_task(ask(pool, n)) for n in range(4)]
             await asyncio.sleep(0)
             assert pool.waiting == 2
-            await pool.close()
+            closing = asyncio.create_task(pool.close())
+            await asyncio.sleep(0)
+            assert pool.waiting == 0
+            gate.unlink()
+            await closing
             outcomes = await asyncio.gather(*asking, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Timing, Timing, Overloaded, Overloaded]
             assert not pool.fleet.ready
@@ -416,10 +451,10 @@ async def main():
     model = Registry([Path({str(engine)!r})], PoolSettings()).find("synthetic")
     await model.start()
     await model.infer({{"input": np.zeros((1, 1024), np.float32)}}, None, Timing())
-    await asyncio.sleep(20)
+    await asyncio.sleep(60)
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == EXIT_DEVICE_SPOILED
     assert "model synthetic: synthetic: this run was declared to spoil the device" in done.stderr
 

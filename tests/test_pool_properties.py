@@ -120,7 +120,7 @@ async def play(engine: Path, chosen: PoolSettings, steps: list[tuple[str, int]])
             case "check":
                 await check_health(pool.fleet)
         check_state(pool, chosen)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
     told = Counter(outcome if isinstance(outcome, str) else type(outcome).__name__ for outcome in outcomes)
     for kind in told:
@@ -128,7 +128,7 @@ async def play(engine: Path, chosen: PoolSettings, steps: list[tuple[str, int]])
     assert set(told) <= {"ok", "Overloaded", "LoadFailed", "InferenceFailed", "CancelledError"}
     never_ran = told["CancelledError"]  # a task that is cancelled before its first step never asked the pool
     assert len(asked) - never_ran <= pool.hits + pool.misses <= len(asked)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while pool.fleet.busy or pool.fleet.loading or pool.fleet.replaced:
             await asyncio.sleep(0.0005)
     check_state(pool, chosen)

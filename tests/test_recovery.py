@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,17 @@ from hypothesis import strategies as st
 from request_rows import arm, requests
 from scipy import stats
 
-from bench.analysis.recovery import Recovery, Return, SpikeRecovery, base_p99, compare_recovery, recovery, sensitivity, survival_median
+from bench.analysis.recovery import (
+    Between,
+    Recovery,
+    Return,
+    SpikeRecovery,
+    base_p99,
+    compare_recovery,
+    recovery,
+    sensitivity,
+    survival_median,
+)
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -190,4 +202,57 @@ def test_which_arm_takes_longer_counts_the_censored() -> None:
 
 def test_nothing_to_tell_apart() -> None:
     same = recovered(Return(after_ns=2, watched_ns=10))
-    assert compare_recovery(same, same).p_value is None
+    found = compare_recovery(same, same)
+    assert found.p_value is None and found.interval is None and not found.distinguishable
+    assert found.difference == Between(low_ns=0, high_ns=0)
+
+
+def test_the_difference_by_hand() -> None:
+    """Seven differences: the interval is from the smallest to the largest (2 of 2^7 lie outside, 1.6 %)."""
+    first = recovered(*(Return(after_ns=10, watched_ns=100) for _ in range(7)))
+    second = recovered(*(Return(after_ns=10 + more, watched_ns=100) for more in (3, 9, 5, 20, 7, 1, 8)))
+    found = compare_recovery(first, second)
+    assert (found.difference, found.interval) == (Between(low_ns=7, high_ns=7), Between(low_ns=1, high_ns=20))
+    assert found.distinguishable and (found.censored_first, found.censored_second) == (0, 0)
+
+
+def test_a_censored_spike_counts_as_longer_than_what_was_seen() -> None:
+    first = recovered(*(Return(after_ns=10, watched_ns=100) for _ in range(9)))
+    late = [Return(after_ns=None, watched_ns=100)] * 3
+    second = recovered(*late, *(Return(after_ns=10 + more, watched_ns=100) for more in (3, 5, 5, 7, 8, 9)))
+    found = compare_recovery(first, second)
+    # Sorted: 3 5 5 7 8 9 and three of at least 90; the interval of nine goes from the second to the eighth.
+    assert found.difference == Between(low_ns=8, high_ns=8)
+    assert found.interval == Between(low_ns=5, high_ns=None)
+    assert (found.censored_first, found.censored_second) == (0, 3) and found.distinguishable
+    backwards = compare_recovery(second, first)
+    assert backwards.interval == Between(low_ns=None, high_ns=-5) and backwards.distinguishable
+    most = recovered(*([Return(after_ns=None, watched_ns=100)] * 9))
+    assert compare_recovery(first, most).difference == Between(low_ns=90, high_ns=None)
+    assert compare_recovery(most, most).difference == Between(low_ns=None, high_ns=None)
+
+
+times = st.integers(0, 30)
+seen = st.tuples(times, times)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(seen, min_size=6, max_size=25), st.integers(5, 25))
+def test_whatever_the_unseen_times_are_the_interval_holds_theirs(pairs: list[tuple[int, int]], watched: int) -> None:
+    """With all times known there is an interval; that of the same spikes, of which some were cut off, holds it."""
+
+    def cut(after: int) -> Return:
+        return Return(after_ns=after if after < watched else None, watched_ns=watched)
+
+    def known(after: int) -> Return:
+        return Return(after_ns=after, watched_ns=100)
+
+    whole = compare_recovery(recovered(*(known(a) for a, _ in pairs)), recovered(*(known(b) for _, b in pairs)))
+    part = compare_recovery(recovered(*(cut(a) for a, _ in pairs)), recovered(*(cut(b) for _, b in pairs)))
+    ordered = sorted(b - a for a, b in pairs)
+    rank = max(k for k in range(1, len(pairs)) if sum(math.comb(len(pairs), i) for i in range(k)) / 2 ** len(pairs) <= 0.025)
+    assert whole.interval == Between(low_ns=ordered[rank - 1], high_ns=ordered[-rank])
+    assert part.interval is not None and whole.interval is not None
+    for wide, narrow in ((part.interval, whole.interval), (part.difference, whole.difference)):
+        assert wide.low_ns is None or (narrow.low_ns is not None and wide.low_ns <= narrow.low_ns)
+        assert wide.high_ns is None or (narrow.high_ns is not None and wide.high_ns >= narrow.high_ns)

@@ -45,18 +45,22 @@ def test_models_are_found_by_name_and_version(synthetic: SyntheticFactory) -> No
     assert registry.find("c") is None
 
 
-def test_models_have_pools_of_their_own(synthetic: SyntheticFactory) -> None:
+def test_models_have_pools_of_their_own(synthetic: SyntheticFactory, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
     async def main() -> None:
-        slow, quick = synthetic(name="slow", service_ns=300_000_000), synthetic(name="quick")
+        slow, quick = synthetic(name="slow", gate=gate), synthetic(name="quick")
         registry = Registry([slow, quick], PoolSettings(size=1))
         assert not registry.ready
         await registry.start()
         assert registry.ready
+        gate.touch()
         given = {"input": np.ones((1, 1024), np.float32)}
         running = asyncio.create_task(registry.models["slow"].infer(given, None, Timing()))
         await asyncio.sleep(0)
         await registry.models["quick"].infer(given, None, Timing())
         assert not running.done()
+        gate.unlink()
         await running
         await registry.close()
         assert not registry.ready

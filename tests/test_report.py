@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import bench.cli.run  # noqa: F401  (it adds the commands)
 from bench.analysis.experiment import summarize
 from bench.analysis.subject import open_subject
-from bench.cli import app as commands
+from bench.cli.app import app as commands
 from bench.coldstart import cold_start_schema
 from bench.errors import BenchError
 from bench.report.build import build_page, load_report, write_html

@@ -114,7 +114,7 @@ def test_slots_of_one_engine_run_at_once(engine: Engine) -> None:
     def client(n: int) -> None:
         try:
             slot = engine.make_slot(Phases())
-            together.wait(30)
+            together.wait(60)
             for inputs, expected in zip(work[n], right[n], strict=True):
                 check_answer(engine.manifest, expected, slot.run(inputs).outputs)
             slot.close()

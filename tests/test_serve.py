@@ -23,17 +23,17 @@ def test_serve_forwards_signals_and_the_exit_code(synthetic: SyntheticFactory) -
         assert process.stdout is not None
         address = process.stdout.readline().strip().removeprefix("listening on http://")
         assert process.stdout.readline() == "ready\n"
-        connection = http.client.HTTPConnection(address, timeout=20)
+        connection = http.client.HTTPConnection(address, timeout=60)
         connection.request("GET", "/v2/health/ready")
         assert connection.getresponse().status == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_start_that_fails_is_one_sentence_here_too(synthetic: SyntheticFactory) -> None:
     engine = synthetic(fail_every_loads=1)
     command = [sys.executable, "-m", "bench", "serve", str(engine), "--port", "0"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stderr.count("\n")) == (2, 1)
     assert "declared to fail" in run.stderr
 

@@ -39,7 +39,8 @@ class Trial:
         self.sent = intended + 60_000
         self.status = np.array(["ok"] * len(intended), object)
         self.error = np.array([None] * len(intended), object)
-        self.summary: dict[str, Any] = {"generators": [GENERATOR], "server_restarted": False, "clock_offset_ns": 0}
+        self.summary: dict[str, Any] = {"generators": [GENERATOR], "server_restarted": False}
+        self.clocks: list[dict[str, Any]] | None = None
 
     def not_sent(self, count: int, reason: str) -> None:
         self.sent[-count:] = -1
@@ -49,7 +50,7 @@ class Trial:
     def write(self, folder: Path, *, keep: int | None = None, finish: bool = True) -> Path:
         run = RunFolder.create(folder, "run")
         write_schedule(self.schedule, run.path / "schedule.parquet")
-        run.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": "load"})
+        run.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": "load", "clocks": self.clocks})
         known = self.sent >= 0
         columns = [
             pa.array(self.seq),
@@ -283,8 +284,53 @@ def test_the_command(tmp_path: Path) -> None:
     good, bad = Trial(), Trial()
     spoil_lag(bad)
     fine = bench_check(str(good.write(tmp_path / "good")), "--json")
-    assert fine.returncode == 0 and json.loads(fine.stdout)[0]["valid"] is True
+    assert fine.returncode == 0 and json.loads(fine.stdout)["runs"][0]["valid"] is True
     wrong = bench_check(str(bad.write(tmp_path / "bad")))
     assert wrong.returncode == 3 and wrong.stdout.index("INVALID") < wrong.stdout.index("send lag")
     nothing = bench_check(str(tmp_path / "nothing"))
     assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1 and "is not a run folder" in nothing.stderr
+
+
+MS = 1_000_000
+SHARED = {
+    "worker": 0, "host": "a", "shared": True, "offset_ns": 0, "uncertainty_ns": 0, "round_trip_ns": 90_000, "pings": 64,
+    "end_offset_ns": None, "end_uncertainty_ns": None,
+}  # fmt: skip
+
+
+def clock(offset_ns: int, uncertainty_ns: int, end_offset_ns: int | None = None, end_uncertainty_ns: int | None = None) -> dict[str, Any]:
+    end = {"end_offset_ns": end_offset_ns, "end_uncertainty_ns": end_uncertainty_ns}
+    return {**SHARED, "worker": 1, "host": "b", "shared": False, "offset_ns": offset_ns, "uncertainty_ns": uncertainty_ns, **end}
+
+
+@pytest.mark.parametrize(
+    ("clocks", "value", "problem"),
+    [
+        (None, "not known", None),
+        ([SHARED], "one process, one clock", None),
+        ([SHARED, {**SHARED, "worker": 1}], "one for all workers", None),
+        ([SHARED, clock(-7 * 10**9, MS // 2)], "worker 1 on b -7.00 s ± 500 us, not measured again at the end", None),
+        ([clock(MS, 5 * MS, 2 * MS, 4 * MS)], "worker 1 on b +1.00 ms ± 5.00 ms, +1.00 ms ± 4.00 ms at the end", None),
+        (
+            [SHARED, clock(0, 5 * MS + 1)],
+            "±",
+            "the clock of worker 1 on b is known to within 5.00 ms only, .*near the master",
+        ),
+        ([clock(0, MS, -2 * MS, 3 * MS + 1)], "±", "the clock of worker 1 on b may have moved by 5.00 ms during the run, .*keep time"),
+    ],
+)
+def test_clocks(tmp_path: Path, clocks: list[dict[str, Any]] | None, value: str, problem: str | None) -> None:
+    trial = Trial()
+    trial.clocks = clocks
+    validity = trial.check(tmp_path)
+    (check,) = [check for check in validity.checks if check.name == "clocks"]
+    assert value in check.value
+    assert check.problem is None if problem is None else re.search(problem, check.problem or "")
+    assert validity.valid == (problem is None)
+
+
+def test_damaged_clocks(tmp_path: Path) -> None:
+    trial = Trial()
+    trial.clocks = [{"worker": 0}]
+    with pytest.raises(BenchError, match=r"run\.json is damaged: it does not tell the workers' clocks"):
+        trial.check(tmp_path)

@@ -78,7 +78,7 @@ def _compare(first: ArmFiles, second: ArmFiles, one: Subject, two: Subject) -> A
         reason=reason,
         recovery=compare_recovery(ours.recovery, theirs.recovery) if ours.recovery and theirs.recovery else None,
         resident_bytes=theirs.resident.median - ours.resident.median if ours.resident and theirs.resident else None,
-        per_slot_bytes=None,
+        per_slot=None,
     )
 
 

@@ -18,9 +18,11 @@ from bench.analysis.compare import P99Comparison, compare_p99
 from bench.analysis.goodput import Goodput, goodput
 from bench.analysis.latency import Latency, latency
 from bench.analysis.load_run import ArmRecords, read_arm
-from bench.analysis.memory import Memory, memory, per_slot_between
+from bench.analysis.loads import LoadsBeside, during, load_windows, loads_beside
+from bench.analysis.memory import NO_GROWTH, Memory, PerSlot, memory, per_copy_between, per_slot_between
 from bench.analysis.pool import PoolUse, pool_use
 from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
+from bench.analysis.server_means import ServerMeans, server_means
 from bench.analysis.statistics import median
 from bench.analysis.subject import ArmFiles, Subject
 from bench.analysis.tail import TailSplit, tail_split
@@ -47,7 +49,8 @@ class ArmSummary:
     """One arm, all of its runs together. runs: those that are there, of `planned`. unrecorded: arrivals without a row,
     from a run that was cut off. recovery: None where its base has too few answers for a P99. memory: while load was
     offered (per_slot from the whole timeline), empty without one. unstable: in half of the runs or more the backlog grew,
-    so a P99 says how long the run was and nothing else. ready_ns: from the server's start until ready, median over runs."""
+    so a P99 says how long the run was and nothing else. ready_ns: from the server's start until ready, median over runs.
+    server_means: of a server that tells no parts of single requests; None of others."""
 
     name: str
     mode: str | None
@@ -65,6 +68,7 @@ class ArmSummary:
     backlog: tuple[Backlog, ...]
     unstable: bool
     ready_ns: float | None
+    server_means: ServerMeans | None = None
 
     def phase(self, name: str | None) -> Latency | None:
         return next((one for one in self.latency if one.phase == name), None)
@@ -97,7 +101,8 @@ class FirstContact:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmComparison:
     """`second` against `first`. p99: of the response time over spikes; None with the `reason`. resident_bytes: the
-    difference of the medians; per_slot_bytes: that by slot, where the arms differ in nothing but their number."""
+    difference of the medians; per_slot: that by slot, where the arms differ in nothing but their number, or by copy of
+    the engine, where one arm has one engine for all slots and the other one each."""
 
     first: str
     second: str
@@ -105,7 +110,7 @@ class ArmComparison:
     reason: str | None
     recovery: RecoveryComparison | None
     resident_bytes: float | None
-    per_slot_bytes: float | None
+    per_slot: PerSlot | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +133,7 @@ class ExperimentSummary:
     arms: tuple[ArmSummary, ...]
     comparisons: tuple[ArmComparison, ...]
     first_contact: tuple[FirstContact, ...]
+    loads_beside: tuple[LoadsBeside, ...]
     sentence: str
 
     @property
@@ -149,6 +155,9 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
     validity: list[RunValidity] = []
     arms: list[ArmSummary] = []
     spikes: dict[str, pd.DataFrame] = {}
+    # The arms that have loads beside their traffic, by the arm that is the same without.
+    loaded = {str(files.setup["alone"]): files for files in subject.arms if files.setup.get("alone") and files.runs}
+    felt: dict[str, pd.DataFrame] = {}
     for files in subject.arms:
         if not files.runs:
             continue
@@ -160,9 +169,21 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
             look(files, arm)
         arms.append(summarize_arm(files, arm, subject.slo_ns))
         inside_spike = arm.requests["spike"].to_numpy() >= 0
+        source = files if files.setup.get("alone") else loaded.get(files.name)
+        if source is not None:
+            felt[files.name] = during(arm, load_windows(source))
         spikes[files.name] = arm.requests.loc[inside_spike, ["run", "spike", "ok", "response_ns"]]
         del arm
-    comparisons = tuple(_compare(arms[0], second, spikes, subject) for second in arms[1:])
+    known = {arm.name: arm for arm in arms}
+    alone = {files.name: files.setup.get("alone") for files in subject.arms}
+    # An arm with loads stands beside the one that is the same without; any other beside the first.
+    partners = [(known.get(str(alone[arm.name])) if alone[arm.name] else arms[0], arm) for arm in arms[1:]]
+    comparisons = tuple(_compare(first, second, spikes, subject) for first, second in partners if first is not None)
+    beside = tuple(
+        loads_beside(files, name, felt[name], felt[files.name], planned=_spikes_of(files, subject))
+        for name, files in loaded.items()
+        if name in felt
+    )
     summary = ExperimentSummary(
         subject=subject.path.name,
         kind=subject.kind,
@@ -173,7 +194,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         slo_ns=subject.slo_ns,
         validity=tuple(validity),
         invalid=tuple(_invalid(validity)),
-        caveats=tuple(_caveats(subject, arms)),
+        caveats=tuple(_caveats(subject, arms, beside)),
         missing_runs=len(missing_runs(subject.path)),
         load=dict(subject.record.get("spikes") or (subject.record.get("schedule") or {}).get("provenance") or {}),
         capacities=dict(subject.record.get("capacities") or {}),
@@ -182,6 +203,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         first_contact=tuple(
             _first_contact(files.name, files.first_contact, subject.slo_ns) for files in subject.arms if files.first_contact
         ),
+        loads_beside=beside,
         sentence="",
     )
     return dataclasses.replace(summary, sentence=verdict(summary))
@@ -190,6 +212,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
 def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSummary:
     """Every figure of one arm."""
     backlogs = backlog(arm)
+    pool = pool_use(arm.requests, waited_ns=HAND_OVER_NS)
     starts = [run.run["server"] for run in files.runs if (run.run.get("server") or {}).get("ready_ns") is not None]
     return ArmSummary(
         name=files.name,
@@ -202,10 +225,11 @@ def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSu
         latency=latency(arm.requests),
         goodput=goodput(arm.requests, duration_ns=arm.duration_ns, slo_ns=slo_ns),
         tail=tail_split(arm.requests),
-        pool=pool_use(arm.requests, waited_ns=HAND_OVER_NS),
+        pool=pool,
         recovery=recovery(arm, slo_ns=slo_ns, window_ns=recovery_window_ns(arm)),
         memory=_memory_of(files.runs),
         backlog=backlogs,
+        server_means=server_means(files.runs) if files.setup.get("mode") == "target" and not pool.known else None,
         unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1),
         ready_ns=median([start["ready_ns"] - start["started_ns"] for start in starts]) if starts else None,
     )
@@ -235,12 +259,16 @@ def _memory_of(runs: Sequence[SavedRun]) -> tuple[Memory, ...]:
     """The medians over the runs; the peak and the slots are the largest of any."""
     import pyarrow.compute as pc
 
-    by_kind: dict[str, list[tuple[Memory, float | None]]] = {}
+    by_kind: dict[str, list[tuple[Memory, Memory | None]]] = {}
     for run in runs:
         timeline = run.table("timeline")
         if timeline is None or timeline.num_rows == 0:
             continue
-        whole = {one.kind: one.per_slot for one in memory(timeline)}
+        if run.run.get("loads"):  # what is loaded beside is not the arm's, neither its slots nor its memory
+            timeline = timeline.filter(pc.equal(timeline.column("model"), timeline.column("model")[0]))
+            whole = {one.kind: one for one in memory(timeline.filter(pc.less(timeline.column("t_ns"), run.run["loads"][0]["began_ns"])))}
+        else:
+            whole = {one.kind: one for one in memory(timeline)}
         loaded = timeline.filter(pc.greater_equal(timeline.column("t_ns"), 0))
         for one in memory(loaded if loaded.num_rows else timeline):
             by_kind.setdefault(one.kind, []).append((one, whole.get(one.kind)))
@@ -252,10 +280,27 @@ def _memory_of(runs: Sequence[SavedRun]) -> tuple[Memory, ...]:
             peak=max(one.peak for one, _ in found),
             last=int(median([one.last for one, _ in found])),
             slots=max(one.slots for one, _ in found),
-            per_slot=median(per_slot) if (per_slot := [each for _, each in found if each is not None]) else None,
+            spread=max(one.median for one, _ in found) - min(one.median for one, _ in found),
+            **_per_slot_of([whole for _, whole in found if whole is not None]),
         )
         for kind, found in by_kind.items()
     )
+
+
+def _per_slot_of(wholes: Sequence[Memory]) -> dict[str, Any]:
+    """The median over the runs; not known where it grew in fewer than half of them."""
+    grown = [one.per_slot for one in wholes if one.per_slot is not None]
+    shrunk = [one for one in wholes if one.per_slot_reason is not None]
+    if not grown and not shrunk:
+        return {"per_slot": None}
+    if 2 * len(grown) <= len(wholes):
+        return {"per_slot": None, "per_slot_reason": NO_GROWTH}
+    return {"per_slot": median(grown)}
+
+
+def _spikes_of(files: ArmFiles, subject: Subject) -> int:
+    planned = {(entry["arm"], entry["block"]): entry["spikes"] for entry in subject.record.get("order") or ()}
+    return sum(planned.get((files.name, block), 0) for block in files.numbers)
 
 
 def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.DataFrame], subject: Subject) -> ArmComparison:
@@ -277,23 +322,30 @@ def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.Data
         reason=reason,
         recovery=compare_recovery(first.recovery, second.recovery) if first.recovery and second.recovery else None,
         resident_bytes=two.median - one.median if one and two else None,
-        per_slot_bytes=per_slot_between(one, two) if one and two and _only_slots_differ(setups[first.name], setups[second.name]) else None,
+        per_slot=_per_slot_against(setups[first.name], one, setups[second.name], two) if one and two else None,
     )
 
 
-def _only_slots_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    def rest(setup: Mapping[str, Any]) -> Any:
-        options = {key: value for key, value in (setup.get("options") or {}).items() if key != "pool"}
-        return setup.get("mode"), options, setup.get("settings")
+def _per_slot_against(first: Mapping[str, Any], one: Memory, second: Mapping[str, Any], two: Memory) -> PerSlot | None:
+    def but(setup: Mapping[str, Any], left_out: str) -> Any:
+        options = {key: value for key, value in (setup.get("options") or {}).items() if key != left_out}
+        return setup.get("mode"), options, setup.get("settings"), setup.get("alone")
 
-    return first.get("mode") == "warm-pool" and rest(first) == rest(second)
+    if first.get("mode") != "warm-pool":
+        return None
+    if but(first, "pool") == but(second, "pool"):
+        return per_slot_between(one, two)
+    sharing = [(setup.get("options") or {}).get("sharing", "engine") for setup in (first, second)]
+    if but(first, "sharing") == but(second, "sharing") and sharing[0] != sharing[1]:
+        return per_copy_between(one, two) if sharing[0] == "engine" else per_copy_between(two, one)
+    return None
 
 
 def _invalid(validity: Sequence[RunValidity]) -> list[str]:
     return [f"{one.run}: {check.problem}" for one in validity for check in one.validity.checks if check.problem]
 
 
-def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
+def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[LoadsBeside]) -> list[str]:
     found = []
     for files in subject.arms:
         if len(files.runs) < files.planned:
@@ -301,6 +353,10 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary]) -> list[str]:
                 f"{files.name}: {files.planned - len(files.runs)} of {files.planned} runs are missing, because the experiment stopped"
             )
     found += [f"{arm.name}: {arm.unrecorded} arrivals have no record; the run was cut off" for arm in arms if arm.unrecorded]
+    for one in beside:
+        if one.loads < one.planned:
+            why = "; ".join(one.errors) or "the run was over before"
+            found.append(f"{one.arm}: {one.planned - one.loads} of {one.planned} loads did not succeed ({why})")
     if subject.on_cpu:
         found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")
     if subject.device is None:

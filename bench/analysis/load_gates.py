@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
 from bench.units import format_duration, parse_duration_ns
@@ -68,6 +68,25 @@ def evaluate(summary: ExperimentSummary, slos: Sequence[SloGate], goodput: float
             measured = "nothing" if share is None else f"{share:.5g}"
             results.append(LoadGateResult(gate=gate, arm=arm.name, measured=measured, passed=share is not None and share >= goodput))
     return results
+
+
+def key_figures(arm: ArmSummary) -> dict[str, Any]:
+    """What a pipeline reads of one arm: times in ns, sizes in bytes, shares of all arrivals; None: not known."""
+    every, spike, share = arm.phase(None), arm.phase("spike"), arm.share(None)
+    return {
+        "arm": arm.name,
+        "runs": arm.runs,
+        "arrivals": None if every is None else every.arrivals,
+        "unstable": arm.unstable,
+        "p50_ns": None if every is None else every.response.p50,
+        "p99_ns": None if every is None else every.response.p99,
+        "spike_p99_ns": None if spike is None else spike.response.p99,
+        "ok_share": None if share is None else share.ok_share,
+        "attainment": None if share is None else share.attainment,
+        "recovery_median_ns": None if arm.recovery is None else arm.recovery.median_ns,
+        "recovery_censored": None if arm.recovery is None else arm.recovery.censored,
+        "resident_median_bytes": None if arm.resident is None else arm.resident.median,
+    }
 
 
 def _slo(arm: ArmSummary, slo: SloGate) -> LoadGateResult:

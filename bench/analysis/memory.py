@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from bench.analysis.statistics import median
+from bench.units import format_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+NO_GROWTH = "the memory was not larger with more slots: what one takes is less than what the rest of the process gives back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """One kind of memory of a server's process in bytes (`kind`: resident or device). slots: the most that were ready
     at once. per_slot: what one more slot takes, from the medians of the samples with the fewest and with the most slots;
-    None where their number did not change (then compare two arms with `per_slot_between`)."""
+    None where their number did not change (then compare two arms with `per_slot_between`), and where it cannot be told:
+    per_slot_reason then says why. spread: of several runs, the largest median less the smallest; 0 of one."""
 
     kind: str
     first: int
@@ -27,6 +32,17 @@ class Memory:
     last: int
     slots: int
     per_slot: float | None
+    per_slot_reason: str | None = None
+    spread: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerSlot:
+    """Bytes that one more slot takes, or None with the reason. copies: each slot also has an engine of its own."""
+
+    bytes: float | None
+    reason: str | None
+    copies: bool = False
 
 
 def memory_over_time(timeline: pa.Table) -> pd.DataFrame:
@@ -53,6 +69,7 @@ def memory(timeline: pa.Table) -> tuple[Memory, ...]:
         if known.empty:
             continue
         sizes = known[f"{kind}_bytes"].to_numpy()
+        per_slot = _per_slot(known["slots"].to_numpy(), sizes, known["loading"].to_numpy())
         found.append(
             Memory(
                 kind=kind,
@@ -61,18 +78,39 @@ def memory(timeline: pa.Table) -> tuple[Memory, ...]:
                 peak=int(sizes.max()),
                 last=int(sizes[-1]),
                 slots=int(known["slots"].max()),
-                per_slot=_per_slot(known["slots"].to_numpy(), sizes, known["loading"].to_numpy()),
+                per_slot=per_slot if per_slot is not None and per_slot > 0 else None,
+                per_slot_reason=None if per_slot is None or per_slot > 0 else NO_GROWTH,
             )
         )
     return tuple(found)
 
 
-def per_slot_between(fewer: Memory, more: Memory) -> float | None:
+def per_slot_between(one: Memory, other: Memory) -> PerSlot | None:
     """Bytes a slot from two servers that differ only in their number of slots: difference of the medians over
     difference of the slots. None where they have the same number, or are different kinds of memory."""
-    if fewer.kind != more.kind or fewer.slots == more.slots:
+    if one.kind != other.kind or one.slots == other.slots:
         return None
-    return (more.median - fewer.median) / (more.slots - fewer.slots)
+    fewer, more = sorted((one, other), key=lambda memory: memory.slots)
+    return _share_of_difference(fewer, more, more.slots - fewer.slots, f"{more.slots} slots instead of {fewer.slots}")
+
+
+def per_copy_between(shared: Memory, copied: Memory) -> PerSlot | None:
+    """Bytes of one more copy of the engine, from two servers with as many slots, of which the first has one engine for
+    all of them. None where they have other numbers of slots, or only one."""
+    if shared.kind != copied.kind or shared.slots != copied.slots or copied.slots < 2:
+        return None
+    found = _share_of_difference(shared, copied, copied.slots - 1, f"{copied.slots} engines instead of 1")
+    return replace(found, copies=True)
+
+
+def _share_of_difference(less: Memory, more: Memory, count: int, what: str) -> PerSlot:
+    grown, noise = more.median - less.median, max(less.spread, more.spread)
+    if grown <= 0:
+        return PerSlot(bytes=None, reason=f"with {what} the memory was not larger, so what one takes is lost in the rest")
+    if grown <= noise:
+        words = f"with {what} the memory was {format_size(grown)} larger, and runs of one arm differ by {format_size(noise)}"
+        return PerSlot(bytes=None, reason=words)
+    return PerSlot(bytes=grown / count, reason=None)
 
 
 def _per_slot(

@@ -20,7 +20,7 @@ from scipy import stats
 
 from bench.analysis.backlog import outstanding
 from bench.analysis.load_run import ArmRecords
-from bench.analysis.statistics import percentile
+from bench.analysis.statistics import median_rank, percentile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -151,13 +151,39 @@ def sensitivity(
 class RecoveryComparison:
     """In how many spikes which arm took longer to recover. A censored one took longer than all that came back while it
     was watched; undecided: it was not watched for long enough, or both were censored. p_value: exact sign test of the
-    decided ones that differ, None where there are none."""
+    decided ones that differ, None where there are none.
 
+    difference: by how much the second took longer, the median of the spikes, and its 95 % interval. The difference of a
+    spike that is censored in one arm is known to one side only; it counts as that, so an end can be open. interval is
+    None below six spikes. censored_*: spikes that were not over in time.
+    """
+
+    spikes: int
     first_longer: int
     second_longer: int
     equal: int
     undecided: int
     p_value: float | None
+    censored_first: int
+    censored_second: int
+    difference: Between
+    interval: Between | None
+
+    @property
+    def distinguishable(self) -> bool:
+        """The interval does not hold 0."""
+        if self.interval is None:
+            return False
+        low, high = self.interval.low_ns, self.interval.high_ns
+        return (low is not None and low > 0) or (high is not None and high < 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """Somewhere from low_ns to high_ns, ends included; None: no bound on that side is known."""
+
+    low_ns: float | None
+    high_ns: float | None
 
 
 def _slow_allowed(arrivals: int) -> int:
@@ -167,19 +193,58 @@ def _slow_allowed(arrivals: int) -> int:
 def compare_recovery(first: Recovery, second: Recovery) -> RecoveryComparison:
     """Compare two arms spike by spike, paired by (run, spike); every pair is counted once."""
     others = {(spike.run, spike.spike): spike.recovery for spike in second.spikes}
+    pairs = [(spike.recovery, others[spike.run, spike.spike]) for spike in first.spikes if (spike.run, spike.spike) in others]
     counts = {"first": 0, "second": 0, "equal": 0, "undecided": 0}
-    for spike in first.spikes:
-        other = others.get((spike.run, spike.spike))
-        if other is not None:
-            counts[_longer(spike.recovery, other)] += 1
+    for one, two in pairs:
+        counts[_longer(one, two)] += 1
+    difference, interval = _median_difference(pairs)
     differing = counts["first"] + counts["second"]
     return RecoveryComparison(
+        spikes=len(pairs),
+        censored_first=sum(one.censored for one, _ in pairs),
+        censored_second=sum(two.censored for _, two in pairs),
+        difference=difference,
+        interval=interval,
         first_longer=counts["first"],
         second_longer=counts["second"],
         equal=counts["equal"],
         undecided=counts["undecided"],
         p_value=float(stats.binomtest(counts["first"], differing).pvalue) if differing else None,
     )
+
+
+def _median_difference(pairs: Sequence[tuple[Return, Return]]) -> tuple[Between, Between | None]:
+    """The median of second less first over the pairs, and its distribution-free interval of at least 95 %, from order
+    statistics (`bench.analysis.statistics.median_rank`).
+
+    A censored time lies anywhere above the watched one, so each difference lies between two numbers, of which one or
+    both may be infinite. The order statistics of the lower ones bound those of the differences from below, the upper
+    ones from above, whatever the unseen times are: the interval keeps its coverage, and only gets wider.
+    """
+    inf = math.inf
+    lows, highs = [], []
+    for one, two in pairs:
+        first = (one.watched_ns, inf) if one.after_ns is None else (one.after_ns, one.after_ns)
+        second = (two.watched_ns, inf) if two.after_ns is None else (two.after_ns, two.after_ns)
+        lows.append(second[0] - first[1])
+        highs.append(second[1] - first[0])
+    lows.sort()
+    highs.sort()
+    n = len(pairs)
+    if not n:
+        return Between(low_ns=None, high_ns=None), None
+    middle = Between(low_ns=_finite(_middle(lows)), high_ns=_finite(_middle(highs)))
+    rank = median_rank(n)
+    return middle, Between(low_ns=_finite(lows[rank - 1]), high_ns=_finite(highs[n - rank])) if rank else None
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return low if low == high else (low + high) / 2  # of two infinities of one sign as well
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def _longer(one: Return, two: Return) -> str:

@@ -79,14 +79,19 @@ def median_interval(values: ArrayLike) -> Interval | None:
     Source: David and Nagaraja, Order Statistics, section 7.1 (binomial with p = 1/2).
     """
     ordered = np.sort(np.asarray(values))
-    n = len(ordered)
+    rank = median_rank(len(ordered))
+    return Interval(low=float(ordered[rank - 1]), high=float(ordered[len(ordered) - rank])) if rank >= 1 else None
+
+
+def median_rank(count: int) -> int:
+    """The rank, from 1, of the order statistic from below (and from above) that ends the interval of `median_interval`;
+    0 where there are too few samples."""
     below, rank = 0.0, 0
     while True:
-        below += math.comb(n, rank) / 2**n
-        if below > 0.025 or rank > n // 2:
-            break
+        below += math.comb(count, rank) / 2**count
+        if below > 0.025 or rank > count // 2:
+            return rank
         rank += 1
-    return Interval(low=float(ordered[rank - 1]), high=float(ordered[n - rank])) if rank >= 1 else None
 
 
 def shift(first: ArrayLike, second: ArrayLike) -> Shift:

@@ -125,11 +125,15 @@ def _part(name: str, values: NDArray[np.float64] | None, clusters: NDArray[np.in
     if values is None:
         return Part(name=name, mean_ns=None, interval=None, share=None)
     mean = float(values.mean())
-    return Part(name=name, mean_ns=mean, interval=_ratio_interval(values, clusters), share=mean / mean_response if mean_response else None)
+    return Part(
+        name=name, mean_ns=mean, interval=clustered_interval(values, clusters), share=mean / mean_response if mean_response else None
+    )
 
 
-def _ratio_interval(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Interval | None:
-    """A mean over clusters of unequal size is a ratio, sum over count; its linearised t interval over clusters.
+def clustered_interval(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Interval | None:
+    """The 95 % interval of a mean of values that come in clusters; None with fewer than five of them.
+
+    A mean over clusters of unequal size is a ratio, sum over count; this is its linearised t interval over clusters.
 
     Source: Cochran, Sampling Techniques, section 2.11 and chapter 9A.
     """

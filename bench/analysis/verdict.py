@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bench.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from bench.analysis.compare import P99Comparison
     from bench.analysis.experiment import ArmComparison, ArmSummary, ExperimentSummary
 
 _PART_WORDS = {
@@ -64,6 +65,8 @@ def _alone(arm: ArmSummary, summary: ExperimentSummary) -> str:
 def _against(comparison: ArmComparison, summary: ExperimentSummary, with_tail: bool) -> str:
     first, second = (next(arm for arm in summary.arms if arm.name == name) for name in (comparison.first, comparison.second))
     p99 = comparison.p99
+    if p99 is not None and second.name in {one.arm for one in summary.loads_beside}:
+        return _with_loads(comparison, p99)
     if p99 is None:
         unstable = [arm for arm in (first, second) if arm.unstable]
         if unstable:
@@ -89,6 +92,16 @@ def _against(comparison: ArmComparison, summary: ExperimentSummary, with_tail: b
     else:
         times = f"{p99.ratio:.3g} times higher ({interval})"
     return f"{typical}, {times}{_slo_words(first, second, summary)}{_tail_words(first, named=True) if with_tail else ''}{memory}"
+
+
+def _with_loads(comparison: ArmComparison, p99: P99Comparison) -> str:
+    """An arm with loads beside its traffic against the same one without: both are one way to serve."""
+    spikes = p99.units * p99.spikes_per_unit
+    times = f"{format_duration(p99.second_p99_ns)} instead of {format_duration(p99.first_p99_ns)}, {p99.ratio:.3g}x"
+    ends = p99.ratio_interval
+    sure = f"95 % interval {ends.low:.3g}x to {ends.high:.3g}x, {spikes} loads" if ends else f"{spikes} loads, too few for an interval"
+    clear = "" if p99.distinguishable or ends is None else "; not distinguishable"
+    return f"with one more engine loaded in each spike of {comparison.first}, the P99 of a typical one is {times} ({sure}{clear})"
 
 
 def _slo_words(first: ArmSummary, second: ArmSummary, summary: ExperimentSummary) -> str:

@@ -12,7 +12,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.app import app
-from bench.errors import BenchError, InvalidRun
+from bench.errors import BenchError, InvalidRun, one_sentence
 
 if TYPE_CHECKING:
     from bench.analysis.experiment import ExperimentSummary
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bench.experiment.conduct import Setup
     from bench.experiment.plan import PlannedRun
     from bench.records import RunFolder
+    from bench.report.page import Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Burst:
     blocks: int = 5
     seed: int = 1
     first_contact: bool = False
+    during: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,10 @@ def burst(
     first_contact: Annotated[
         bool, typer.Option("--first-contact", help="One more block, in which a spike is the first that a ready server gets.")
     ] = False,
+    during: Annotated[
+        str | None,
+        typer.Option(metavar="load", help="Each arm once more, with one more engine loaded in its server as each spike begins."),
+    ] = None,
     results: options.Results = Path("results"),
     resume: Annotated[Path | None, typer.Option(metavar="EXPERIMENT", help="Go on with an interrupted experiment.")] = None,
     force: Annotated[bool, typer.Option(help="Run although another experiment runs on this machine.")] = False,
@@ -119,6 +125,7 @@ def burst(
         blocks=blocks,
         seed=seed,
         first_contact=first_contact,
+        during=during,
     )
     run_burst(subject, given, arms, load, results=results, trust=trust, force=force, as_json=as_json, there=there)
 
@@ -163,8 +170,11 @@ def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_jso
     try:
         with bar("burst") as show:
             conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
-    except (KeyboardInterrupt, BenchError):
-        conclude(folder.path, as_json=as_json)
+    except (KeyboardInterrupt, BenchError, OSError):
+        try:
+            conclude(folder.path, as_json=as_json)
+        except BenchError as error:  # why it stopped is what is to be said last
+            typer.echo(f"bench: {error}", err=True)
         typer.echo(f"stopped; go on with: bench burst --resume {folder.path}", err=True)
         raise
     summary = conclude(folder.finish(), as_json=as_json)
@@ -180,18 +190,31 @@ def conclude(path: Path, *, as_json: bool) -> ExperimentSummary | None:
     if not any((path / "runs").glob("*/run.json")):
         return None
     summary, page = load_report(path)
-    RunFolder(path, open_run(path).run["run_id"]).write_json("summary.json", summary.to_json())
-    write_html(path / "report.html", [page])
+    unwritten: BenchError | None = None
+    try:
+        RunFolder(path, open_run(path).run["run_id"]).write_json("summary.json", summary.to_json())
+        write_html(path / "report.html", [page])
+    except (OSError, BenchError) as error:  # a full disk: what was measured is there, and is at least printed
+        unwritten = BenchError(f"{one_sentence(error)}; the runs are kept, so: bench report {path} -o FILE on another disk")
+    _print(path, summary, page, as_json=as_json)
+    if unwritten is not None:
+        raise unwritten
+    return summary
+
+
+def _print(path: Path, summary: ExperimentSummary, page: Page, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"run": str(path), **summary.to_json()}, indent=2))
-        return summary
+        return
     from rich.console import Console
 
     from bench.report.text import render
 
     render(page, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
-    typer.echo(f"\nreport: {path / 'report.html'}\nfiles:  {path}{' (stopped before its end)' if summary.partial else ''}")
-    return summary
+    report = path / "report.html"
+    typer.echo(
+        f"\nreport: {report if report.exists() else 'not written'}\nfiles:  {path}{' (stopped before its end)' if summary.partial else ''}"
+    )
 
 
 def _prepare(
@@ -203,13 +226,19 @@ def _prepare(
     from bench.engine.manifest import read_manifest
     from bench.engine.resolve import resolve_engine
     from bench.experiment import plan
-    from bench.experiment.arms import parse_arms
+    from bench.experiment.arms import parse_arms, with_loads
     from bench.experiment.calibration import Capacity
-    from bench.experiment.conduct import Setup, calibrate, start_experiment, try_settings
+    from bench.experiment.conduct import Setup, calibrate, check_targets, start_experiment, try_settings
     from bench.records import RunFolder, new_run_id
     from bench.units import parse_duration_ns
 
     arms = parse_arms(arms_text) if there is None else list(there.arms)
+    if load.during not in (None, "load"):
+        raise BenchError(f"--during {load.during!r} is not known; write --during load, or leave it out")
+    if load.during is not None and there is not None:
+        raise BenchError("--during load is for servers that are started here; nothing is loaded in one that is already there")
+    if load.during is not None:
+        arms = with_loads(arms)
     hold_ns, rest_ns = parse_duration_ns(load.hold, "--hold"), parse_duration_ns(load.rest, "--rest")
     calibrate_ns = parse_duration_ns(load.calibrate, "--calibrate")
     slo_ns = None if load.slo is None else parse_duration_ns(load.slo, "--slo")
@@ -228,12 +257,18 @@ def _prepare(
     rates = (load.base, load.peak)
     for text, flag in zip(rates, ("--base", "--peak"), strict=True):
         plan.check_rate(text, flag, [arm.name for arm in arms])
+    if count > plan.MOST_SPIKES or blocks > plan.MOST_BLOCKS:
+        raise BenchError(
+            f"--spikes {count} in --blocks {blocks}: at most {plan.MOST_SPIKES:,} spikes in {plan.MOST_BLOCKS:,} blocks are taken"
+        )
     if not 1 <= blocks <= count:
         raise BenchError(f"--spikes {count} cannot be split into --blocks {blocks}: each block needs a spike")
     RunFolder.check_writable(results)
     capacities: dict[str, Capacity] = {}
     if there is not None and plan.needs_calibration(*rates):
         raise BenchError("--target takes --base and --peak in requests a second: a server that is not ours is not calibrated")
+    if there is not None:
+        check_targets(arms, there.model)
     with steps(f"burst of {subject if there is None else there.model}") as progress:
         engine = resolve_engine(subject, build, progress) if there is None else None
         if engine is not None:

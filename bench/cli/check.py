@@ -12,6 +12,7 @@ from bench.cli.app import app
 from bench.errors import EXIT_FINE, EXIT_GATE_MISSED, EXIT_INVALID_RUN, BenchError
 
 if TYPE_CHECKING:
+    from bench.analysis.experiment import ExperimentSummary
     from bench.analysis.validity import Validity
 
 
@@ -29,13 +30,15 @@ def check(
         typer.Option(metavar="SHARE", help="Exit 1 where fewer arrivals were answered correctly within the first --slo's time."),
     ] = None,
     arm: Annotated[list[str] | None, typer.Option(metavar="ARM", help="Judge the bounds for this arm only; repeatable.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print validity with its reasons, key figures of a valid run, and the bounds, as JSON.")
+    ] = False,
 ) -> None:
     """Check that a run delivered the load it asked for: exit 3, with the reason and the remedy, when it did not.
 
     With --slo or --goodput also whether it was fast enough: exit 1 when it was not. Validity comes first.
     """
-    from bench.analysis.load_gates import LoadGateResult, check_goodput, parse_slo
+    from bench.analysis.load_gates import LoadGateResult, check_goodput, key_figures, parse_slo
     from bench.analysis.validity import check_run, describe, missing_runs, runs_of
 
     slos = [parse_slo(text) for text in slo or []]
@@ -53,17 +56,29 @@ def check(
             damaged.append(error)  # the other runs of the experiment can be checked all the same
     valid = all(validity.valid for _, validity in checked) and not missing and not damaged
     results: list[LoadGateResult] = []
-    if valid and (slos or goodput is not None):
-        results = _judge(run, slos, goodput, arm or [])
+    summary, absent = None, None if valid else "the run is not valid or not whole"
+    bounded = bool(slos) or goodput is not None
+    if valid and (bounded or as_json):
+        try:
+            summary, results = _judge(run, slos, goodput, arm or [])
+        except BenchError as error:
+            if bounded or arm:
+                raise
+            absent = str(error)  # nobody asked for figures, and they cannot be had
     if as_json:
-        found: list[Any] = [{"run": str(path), **validity.to_json()} for path, validity in checked]
-        gates = [{"gate": one.gate, "arm": one.arm, "measured": one.measured, "passed": one.passed} for one in results]
-        print(
-            json.dumps(
-                {"valid": valid, "missing_runs": len(missing), "runs": found, "gates": gates} if slos or goodput is not None else found,
-                indent=2,
-            )
-        )
+        reasons = [f"run {name} is missing" for name in missing] + [str(damage) for damage in damaged]
+        reasons += [f"{path}: {one.problem}" for path, validity in checked for one in validity.checks if one.problem]
+        found = {
+            "valid": valid,
+            "reasons": reasons,
+            "missing_runs": len(missing),
+            "sentence": None if summary is None else summary.sentence,
+            "absent": absent,
+            "arms": [] if summary is None else [key_figures(one) for one in summary.arms],
+            "runs": [{"run": str(path), **validity.to_json()} for path, validity in checked],
+            "gates": [{"gate": one.gate, "arm": one.arm, "measured": one.measured, "passed": one.passed} for one in results],
+        }
+        print(json.dumps(found, indent=2))
     else:
         if missing:
             which = f"{len(missing)} runs of the experiment are missing ({_some(missing)})"
@@ -83,7 +98,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _judge(run: Path, slos: list[Any], goodput: float | None, names: list[str]) -> list[Any]:
+def _judge(run: Path, slos: list[Any], goodput: float | None, names: list[str]) -> tuple[ExperimentSummary, list[Any]]:
     import dataclasses
 
     from bench.analysis.experiment import summarize
@@ -97,4 +112,5 @@ def _judge(run: Path, slos: list[Any], goodput: float | None, names: list[str]) 
         raise BenchError(f"--arm {unknown[0]!r}: {run} has no such arm, only {', '.join(known)}")
     if names:
         subject = dataclasses.replace(subject, arms=tuple(files for files in subject.arms if files.name in names))
-    return evaluate(summarize(subject), slos, goodput)
+    summary = summarize(subject)
+    return summary, evaluate(summary, slos, goodput)

@@ -71,7 +71,7 @@ def compare(
         return
     from bench.analysis.compare_runs import compare_runs
     from bench.analysis.experiment import plain
-    from bench.report.burst_page import describe_comparison
+    from bench.report.burst_comparison import describe_comparison
 
     found = compare_runs(first, second, anyway=anyway)
     _refuse(found.obstacles, anyway)

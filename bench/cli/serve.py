@@ -12,6 +12,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.app import app
+from bench.errors import BenchError
 
 
 def _flag(text: str, metavar: str = "N") -> typer.models.OptionInfo:
@@ -34,6 +35,12 @@ def serve(
     acquire_timeout: Annotated[str | None, _flag("Longest wait for a slot, then 503.", "TIME")] = None,
     settings: options.Settings = None,
     health_interval: Annotated[str | None, _flag("Probe idle slots this often; 0 is never.", "TIME")] = None,
+    on_demand: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--on-demand", metavar="NAME=ENGINE|MODEL|NAME", help="Loaded and unloaded as clients of this host ask, as NAME; repeatable."
+        ),
+    ] = None,
     trust: options.Trust = None,
     host: Annotated[str | None, _flag("Address to listen on.", "HOST")] = None,
     port: Annotated[int | None, _flag("Port to listen on, 0 for any free one.", "PORT")] = None,
@@ -66,6 +73,13 @@ def serve(
     for subject in subjects:
         with steps(f"engine of {subject}") as progress:
             engines.append(resolve_engine(subject, build, progress))
+    asked = []
+    for text in on_demand or []:
+        called, separator, subject = text.partition("=")
+        if not separator or not subject:
+            raise BenchError(f"--on-demand {text!r} is not NAME=ENGINE, such as second=tiny")
+        with steps(f"engine of {subject}") as progress:
+            asked.append(f"--on-demand={called}={resolve_engine(subject, build, progress)}")
     given: dict[str, object] = {
         "--mode": mode,
         "--pool-size": pool_size,
@@ -86,7 +100,7 @@ def serve(
         "--body-timeout": body_timeout,
     }
     switches = [flag for flag, on in (("--log-json", log_json), ("--tell-phases", tell_phases)) if on]
-    raise typer.Exit(run_server(engines, given, settings or [], switches))
+    raise typer.Exit(run_server(engines, given, settings or [], [*asked, *switches]))
 
 
 def run_server(engines: list[Path], flags: Mapping[str, object], settings: list[str], switches: list[str]) -> int:

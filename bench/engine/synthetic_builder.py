@@ -14,8 +14,8 @@ ENGINE_FILE = "engine.json"
 RUNTIME_VERSION = "1"
 
 
-def build_synthetic(directory: Path, *, name: str = "synthetic", max_batch: int = 8, **declared: int) -> Manifest:
-    """Write a synthetic engine directory. `declared` are fields of `reference_server.runtimes.synthetic.Declaration`.
+def build_synthetic(directory: Path, *, name: str = "synthetic", max_batch: int = 8, gate: Path | None = None, **declared: int) -> Manifest:
+    """Write a synthetic engine directory. `declared`, and `gate`, are fields of `reference_server.runtimes.synthetic.Declaration`.
 
     Input `input` and output `output` are FP32 [batch, input_elements] and [batch, output_elements].
     """
@@ -23,7 +23,8 @@ def build_synthetic(directory: Path, *, name: str = "synthetic", max_batch: int 
 
     started = now_ns()
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / ENGINE_FILE).write_text(json.dumps(declared, indent=2) + "\n", "utf-8")
+    fields = declared if gate is None else {**declared, "gate": str(gate)}
+    (directory / ENGINE_FILE).write_text(json.dumps(fields, indent=2) + "\n", "utf-8")
     inputs, outputs = declared.get("input_elements", 1024), declared.get("output_elements", 1024)
     arrays: dict[str, np.ndarray] = {}
     for case, batch in enumerate(sorted({1, max_batch})):

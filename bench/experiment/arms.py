@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
@@ -29,12 +30,16 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to serve the engine. `settings` are runtime settings (`threads=1`), `options` the keys of the text."""
+    """One way to serve the engine. `settings` are runtime settings (`threads=1`), `options` the keys of the text.
+
+    alone: the name of the arm that this one is but for the loads beside its traffic; None where there are none.
+    """
 
     name: str
     mode: str
     options: Mapping[str, str]
     settings: Mapping[str, str]
+    alone: str | None = None
 
     def flags(self) -> list[str]:
         """The server's command line for this arm."""
@@ -76,14 +81,24 @@ def parse_arms(text: str) -> list[Arm]:
     return arms
 
 
+def with_loads(arms: Sequence[Arm]) -> list[Arm]:
+    """Each arm, and after it the same one with loads beside its traffic."""
+    return [each for arm in arms for each in (arm, dataclasses.replace(arm, name=f"{arm.name}+load", alone=arm.name))]
+
+
 def parse_targets(texts: Sequence[str], *, allow_remote: bool) -> list[Arm]:
     """`ours=http://127.0.0.1:8000`: an arm whose server is already there. Raises BenchError, also for an address of
     another host, because load on a server of somebody else is an attack, unless `allow_remote`."""
     arms = []
     for text in texts:
         name, separator, url = text.partition("=")
-        host = urlsplit(url).hostname
-        if not separator or not _TARGET_NAME.fullmatch(name) or not url.startswith(("http://", "https://")) or host is None:
+        try:
+            host, port = urlsplit(url).hostname, urlsplit(url).port
+        except ValueError:
+            host = port = None
+        if url.startswith("https://"):
+            raise BenchError(f"--target {text!r}: the load is sent over plain http; name an address that takes it")
+        if not separator or not _TARGET_NAME.fullmatch(name) or not url.startswith("http://") or host is None or port == 0:
             raise BenchError(f"--target {text!r} is not NAME=URL, such as ours=http://127.0.0.1:8000")
         if not allow_remote and not _is_loopback(host):
             raise BenchError(f"--target {text!r} is another host: load only what is yours, and say so with --allow-remote")
@@ -108,6 +123,8 @@ def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
         key, separator, value = pair.partition("=")
         if not separator or not value:
             raise BenchError(f"--arms {text!r}: {pair!r} is not KEY=VALUE")
+        if key in options or key in settings:
+            raise BenchError(f"--arms {text!r}: {key} is there twice in one arm; a further arm begins with its mode")
         (options if key in _FLAGS else settings)[key] = value
     for key, least in (("pool", 1), ("min", 0), ("max", 1), ("queue", 0)):
         value = options.get(key, "1")

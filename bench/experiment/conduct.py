@@ -19,9 +19,12 @@ from bench.engine.manifest import read_manifest
 from bench.errors import EXIT_FINE, EXIT_INVALID_RUN, BenchError
 from bench.experiment.arms import Arm
 from bench.experiment.calibration import Capacity, measure_capacity
+from bench.experiment.loads import loads_beside, second_name
 from bench.experiment.plan import PlannedRun, Spikes, plan_runs
+from bench.experiment.server_means import read_statistics, statistics_between
+from bench.inference_client import InferenceClient
 from bench.load.arrivals_text import parse_arrivals
-from bench.load.schedule import write_schedule
+from bench.load.schedule import read_schedule, write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder
 from bench.scenario_files import scenario_file
 from bench.server_process import ServerProcess
@@ -78,11 +81,21 @@ def calibrate(
     manifest = read_manifest(setup_engine)
     found = {}
     for arm in arms:
+        if arm.alone is not None:
+            continue
         progress(f"calibrating {arm.name}")
         with _start_server(setup_engine, arm, trust, None) as server:
             server.wait_ready()
             found[arm.name] = measure_capacity(server.url, setup_engine, manifest, senders=arm.concurrency, duration_s=duration_s)
     return found
+
+
+def check_targets(arms: Sequence[Arm], model: str) -> None:
+    """Ask each server that is already there for the model, before anything is made. Raises BenchError."""
+    for arm in arms:
+        if arm.url is not None:
+            with InferenceClient(arm.url, timeout_s=30) as client:
+                client.metadata(model)
 
 
 def try_settings(engine_dir: Path, arms: Sequence[Arm], *, trust: Path | None, progress: Callable[[str], None]) -> None:
@@ -124,6 +137,7 @@ def start_experiment(
             "spikes": dataclasses.asdict(setup.spikes),
             "slo_ns": setup.slo_ns,
             "deadline": setup.deadline,
+            "trust": None if setup.trust is None else str(setup.trust.resolve()),
             "timeout_s": setup.timeout_s,
             "order": [dataclasses.asdict(run) for run in planned],
             "environment": dict(environment),
@@ -153,7 +167,7 @@ def reopen(path: Path) -> tuple[RunFolder, Setup, list[PlannedRun]]:
         spikes=Spikes(**run["spikes"]),
         slo_ns=run["slo_ns"],
         deadline=run["deadline"],
-        trust=None,
+        trust=Path(run["trust"]) if run.get("trust") else None,
         timeout_s=run["timeout_s"],
     )
     if setup.engine_dir is not None and json.loads(read_manifest(setup.engine_dir).to_json()) != run["engine"]:
@@ -182,20 +196,29 @@ def conduct(folder: RunFolder, setup: Setup, planned: Sequence[PlannedRun], prog
 def _conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> None:
     workplace = experiment / RUNS / f"{run.folder}.partial"
     workplace.mkdir()
+    schedule = experiment / _SCHEDULES / f"{run.block:02d}.parquet"
     if arm.url is not None or setup.engine_dir is None:
         assert arm.url is not None
-        made = _run_locust(arm.url, experiment / _SCHEDULES / f"{run.block:02d}.parquet", workplace, setup)
+        before = read_statistics(arm.url, setup.model)
+        made = _run_locust(arm.url, schedule, workplace, setup)
         record = json.loads((made / "run.json").read_text("utf-8")) | {
             "arm": arm.name,
             "block": run.block,
             "setup": dataclasses.asdict(arm),
+            "server_statistics": statistics_between(before, read_statistics(arm.url, setup.model)),
         }
         _keep(made, record, experiment / RUNS / run.folder, workplace)
         return
     timeline = workplace / "timeline.jsonl"
     with _start_server(setup.engine_dir, arm, setup.trust, timeline, setup.timeout_s) as server:
         server.wait_ready()
-        made = _run_locust(server.url, experiment / _SCHEDULES / f"{run.block:02d}.parquet", workplace, setup)
+        with contextlib.ExitStack() as stack:
+            loads = None
+            if arm.alone is not None:
+                planned = read_schedule(schedule)
+                name = second_name(setup.model)
+                loads = stack.enter_context(loads_beside(server.url, name, workplace, planned.spikes, planned.duration_ns))
+            made = _run_locust(server.url, schedule, workplace, setup)
         server.check_alive()
     import pyarrow.parquet as pq
 
@@ -204,6 +227,8 @@ def _conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> N
     manifest = read_manifest(setup.engine_dir)
     record |= {"arm": arm.name, "block": run.block, "setup": dataclasses.asdict(arm), "server": {**times, "flags": arm.flags()}}
     record |= {"title": manifest.title, "engine": json.loads(manifest.to_json())}
+    if loads is not None:
+        record["loads"] = [dataclasses.asdict(load) for load in loads]
     _, samples = read_server_timeline(timeline, zero_ns=record["start_monotonic_ns"])
     pq.write_table(samples, made / "timeline.parquet", compression="zstd")
     _keep(made, record, experiment / RUNS / run.folder, workplace)
@@ -218,6 +243,8 @@ def _keep(made: Path, record: Mapping[str, Any], place: Path, workplace: Path) -
 
 def _start_server(engine_dir: Path, arm: Arm, trust: Path | None, timeline: Path | None, timeout_s: float = 600.0) -> ServerProcess:
     flags = arm.flags()
+    if arm.alone is not None:
+        flags.append(f"--on-demand={second_name(read_manifest(engine_dir).name)}={engine_dir.resolve()}")
     if trust is not None:
         flags.append(f"--trust={trust.resolve()}")
     if timeline is not None:

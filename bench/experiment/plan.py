@@ -13,6 +13,7 @@ from bench.experiment.calibration import Capacity
 
 _RATE = re.compile(r"([0-9]*\.?[0-9]+)(x(?::([\w=.-]+))?)?")
 SLOWEST = "slowest"
+MOST_SPIKES, MOST_BLOCKS = 100_000, 1_000
 MAX_RATE_PER_S = 1e9  # and for a multiple of a capacity
 
 

@@ -70,9 +70,12 @@ def write_html(target: Path, pages: Sequence[Page]) -> None:
     from bench.report.html import render
 
     new = target.with_name(target.name + ".new")
-    with naming(target):
-        new.write_text(render(pages, bench.__version__), "utf-8")
-    new.replace(target)
+    try:
+        with naming(target):
+            new.write_text(render(pages, bench.__version__), "utf-8")
+        new.replace(target)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _coldstart(saved: SavedRun) -> Page:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analysis.experiment import HAND_OVER_NS
 from bench.analysis.verdict import unstable_words
+from bench.report.burst_comparison import describe_comparison, describe_loads, loads_table, means_table
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
 from bench.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from bench.analysis.experiment import ArmComparison, ArmSummary, ExperimentSummary
+    from bench.analysis.experiment import ArmSummary, ExperimentSummary
     from bench.analysis.subject import Subject
 
 _ALL = "all arrivals"
@@ -36,13 +37,19 @@ def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[P
         caveats=summary.caveats,
         sentence=summary.sentence,
         main=arms_table(summary),
-        statements=(*map(describe_comparison, summary.comparisons), *_first_contact_lines(summary)),
+        statements=(
+            *map(describe_comparison, summary.comparisons),
+            *map(describe_loads, summary.loads_beside),
+            *_first_contact_lines(summary),
+        ),
         pictures=tuple(pictures),
         tables=(
             _phases_table(summary),
             _ends_table(summary),
+            loads_table(summary),
             _first_contact_table(summary),
             _tail_table(summary),
+            means_table(summary),
             _recovery_table(summary),
             _backlog_table(summary),
         ),
@@ -75,7 +82,7 @@ def arms_table(summary: ExperimentSummary) -> Table:
         ("waited for a load", lambda arm: _percent(arm.pool.loaded_share)),
         ("memory (resident, median)", lambda arm: format_size(arm.resident.median) if arm.resident else "-"),
         ("memory (peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
-        ("memory of a slot", lambda arm: format_size(arm.resident.per_slot) if arm.resident else "-"),
+        ("memory of a slot", _memory_of_a_slot),
         ("server ready after", lambda arm: format_duration(arm.ready_ns)),
         ("arrivals", lambda arm: f"{arm.latency[0].arrivals:,}"),
         ("runs", lambda arm: f"{arm.runs} of {arm.planned}"),
@@ -89,43 +96,6 @@ def arms_table(summary: ExperimentSummary) -> Table:
         rows=tuple(row for row in rows if any(cell != "-" for cell in row[1:])),
         note=" ".join(notes),
     )
-
-
-def describe_comparison(comparison: ArmComparison) -> str:
-    """One line on `second` against `first`, with its interval and what the run could have seen."""
-    head = f"{comparison.second} against {comparison.first}"
-    p99 = comparison.p99
-    if p99 is None:
-        return f"{head}: no P99 ratio, because {comparison.reason}"
-    spikes = p99.units * p99.spikes_per_unit
-    line = (
-        f"{head}: P99 of a typical spike {format_duration(p99.second_p99_ns)} against {format_duration(p99.first_p99_ns)}, {p99.ratio:.3g}x"
-    )
-    if p99.ratio_interval is None or p99.difference_interval is None:
-        return f"{line} ({spikes} spikes, too few for an interval)"
-    ends = f"{_signed(p99.difference_interval.low)} to {_signed(p99.difference_interval.high)}"
-    line += (
-        f" (95 %: {p99.ratio_interval.low:.3g}x to {p99.ratio_interval.high:.3g}x), a difference of {_signed(p99.difference_ns)} "
-        f"(95 %: {ends}), over {spikes} spikes"
-    )
-    if not p99.distinguishable:
-        line += "; not distinguishable"
-    if p99.smallest_ratio is not None:
-        line += f"; a slowdown of {p99.smallest_ratio:.3g}x would have been seen in 4 of 5 such runs"
-    if p99.more_spikes:
-        line += f"; {p99.more_spikes} more spikes would show this difference"
-    if comparison.recovery is not None:
-        recovery = comparison.recovery
-        line += (
-            f"; recovery took longer with {comparison.first} in {recovery.first_longer} spikes, with {comparison.second} in "
-            f"{recovery.second_longer}, equal in {recovery.equal}, undecided in {recovery.undecided}"
-        )
-    if comparison.resident_bytes is not None:
-        more = "more" if comparison.resident_bytes >= 0 else "less"
-        line += f"; {format_size(abs(comparison.resident_bytes))} {more} resident memory"
-    if comparison.per_slot_bytes is not None:
-        line += f", {format_size(comparison.per_slot_bytes)} a slot"
-    return line
 
 
 def _phases_table(summary: ExperimentSummary) -> Table:
@@ -363,9 +333,13 @@ def _recovery(arm: ArmSummary) -> str:
     return format_duration(arm.recovery.median_ns) + late
 
 
+def _memory_of_a_slot(arm: ArmSummary) -> str:
+    if arm.resident is None:
+        return "-"
+    if arm.resident.per_slot_reason is not None:
+        return f"not distinguishable ({arm.resident.per_slot_reason})"
+    return format_size(arm.resident.per_slot)
+
+
 def _percent(share: float | None, digits: int = 1) -> str:
     return "-" if share is None else f"{share:.{digits}%}"
-
-
-def _signed(ns: float) -> str:
-    return ("+" if ns >= 0 else "-") + format_duration(abs(ns))

@@ -36,6 +36,7 @@ _READS = {
     "validation": ("capacity",),
 }
 _START_TIMEOUT_S = 120
+_SOCKET_NAME_BYTES = 100  # of the 104 (unix(7): 108) that a name may have; a number follows it
 _CELL_TIMEOUT_S = 1800  # ten million requests are a minute's work
 
 
@@ -95,12 +96,24 @@ def execute(which: str, run: Path, slo: str | None = None) -> Any:
 
 
 def _own_kernel(place: Path) -> type[AsyncKernelManager]:
-    """A kernel manager whose only kernel is this interpreter, with all that it writes in `place`."""
+    """A kernel manager whose only kernel is this interpreter, with all that it writes in `place`.
+
+    They talk over Unix sockets where there are such and their names are not too long: TCP ports are found free some time
+    before the kernel takes them, and what takes one of them meanwhile keeps the kernel from starting.
+    """
     from jupyter_client.manager import AsyncKernelManager
     from traitlets import Unicode
 
+    sockets = str(place / "socket")
+    by_name = os.name == "posix" and len(os.fsencode(sockets)) < _SOCKET_NAME_BYTES
+
     class OwnKernel(AsyncKernelManager):
         connection_file = Unicode(str(place / "kernel.json"))
+
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            if by_name:
+                self.transport, self.ip = "ipc", sockets
 
         @property
         def kernel_spec(self) -> KernelSpec:

@@ -41,6 +41,7 @@ class Declaration:
     fail_every_runs: int = 0  # each n-th run of a slot fails
     wrong_every_runs: int = 0  # each n-th run of a slot answers wrongly
     spoil_every_runs: int = 0  # each n-th run of a slot spoils the (declared) device
+    gate: str = ""  # a path: while a file is there, every load and every run waits; for states that must last until they were seen
     input_elements: int = 1024
     output_elements: int = 1024
 
@@ -68,6 +69,7 @@ class SyntheticSlot:
         self._runs += 1
         given = np.array(inputs["input"])
         copied = now_ns()
+        _pass(declared.gate)
         pause_ns = declared.service_ns + (declared.first_service_ns if self._runs == 1 else 0)
         if pause_ns:
             time.sleep(pause_ns / 1e9)
@@ -148,11 +150,17 @@ class SyntheticRuntime:
             self._loads += 1
             fails = declared.fail_every_loads and self._loads % declared.fail_every_loads == 0
         with phases.phase("deserialise"):
+            _pass(declared.gate)
             if declared.load_ns:
                 time.sleep(declared.load_ns / 1e9)
             if fails:
                 raise BenchError("synthetic: this load was declared to fail")
             return SyntheticEngine(manifest, declared)
+
+
+def _pass(gate: str) -> None:
+    while gate and Path(gate).exists():
+        time.sleep(0.001)
 
 
 def _touched(size: int) -> bytes:

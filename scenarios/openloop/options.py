@@ -30,10 +30,22 @@ class Option:
     def name(self) -> str:
         return self.flag.removeprefix("--").replace("-", "_")
 
+    def value_of(self, text: str) -> str | int | float:
+        """What somebody typed, with the type of the default. Raises BenchError where it has another, or is none of the choices."""
+        if self.choices is not None and text not in self.choices:
+            raise BenchError(f"{self.flag} is {text!r}, and must be one of {', '.join(self.choices)}")
+        if self.default is None or isinstance(self.default, str):
+            return text
+        try:
+            return type(self.default)(text)
+        except ValueError:
+            kind = "a whole number" if isinstance(self.default, int) else "a number"
+            raise BenchError(f"{self.flag} is {text!r}, and must be {kind}, such as {self.default}") from None
+
     def add_to(self, parser: Any) -> None:
         kind: type = str if self.default is None else type(self.default)
         variable = f"COLDBURST_{self.name.upper()}"
-        text = self.help if self.default is None else f"{self.help} (default {self.default})"
+        text = self.help if self.default in (None, "") else f"{self.help} (default {self.default})"
         parser.add_argument(self.flag, type=kind, default=self.default, choices=self.choices, env_var=variable, help=text)
 
 
@@ -44,9 +56,9 @@ COMMON = (
     Option(flag="--probe", default=None, help="Engine directory (or its probe.npz): send its inputs, compare with its outputs"),
     Option(
         flag="--encoding",
-        default=None,
-        choices=("binary", "json"),
-        help="How tensors travel (default: binary where the server says that it can, else json)",
+        default="auto",
+        choices=("auto", "binary", "json"),  # a default that has a name: the web page's form would choose the first one
+        help="How tensors travel; auto: binary where the server says that it can, else json",
     ),
     Option(flag="--deadline", default="10s", help="An arrival without an answer this long after its time is a timeout"),
     Option(flag="--max-connections", default=4096, help="Most connections at once, over all workers; an arrival beyond that is not sent"),
@@ -91,7 +103,7 @@ def make_plan(scenario: Scenario, options: Any) -> Plan:
         host,
         model=options.model or None,
         shape=options.shape or None,
-        encoding=options.encoding or None,
+        encoding=None if options.encoding == "auto" else options.encoding,
         probe=Path(options.probe) if options.probe else None,
         seed=options.seed,
     )

@@ -23,6 +23,7 @@ from bench.clock import utc_now, wall_anchor
 from bench.errors import BenchError, one_sentence
 from bench.load.schedule import Schedule, write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder, new_run_id
+from scenarios.openloop.clocks import WorkerClock
 from scenarios.openloop.server_start import server_process_start
 from scenarios.openloop.sink import LOST_WORKER, NOT_SENT, SCHEMA, STOPPED, unanswered_batch
 from scenarios.openloop.summary import summarize
@@ -65,6 +66,9 @@ class Run:
         self._seqs = np.ascontiguousarray(plan.schedule.seq)
         self._seen = np.zeros(count, dtype=bool)
         self.generators: dict[int, dict[str, Any]] = {}
+        self.clocks: list[WorkerClock] = []
+        self._started_at = utc_now()
+        self._anchor = wall_anchor()
         self._server_before = server_process_start(plan.target.host)
         self.folder = RunFolder.create(plan.results, new_run_id(plan.scenario, plan.target.model))
         try:
@@ -109,6 +113,8 @@ class Run:
 
     def started(self, start_ns: int) -> None:
         self.start_ns = start_ns
+        self._started_at = utc_now()
+        self._anchor = wall_anchor()
         self._write_run()
 
     def take_rows(self, batch: pa.RecordBatch) -> None:
@@ -144,10 +150,10 @@ class Run:
             "generators": [{"worker": worker, **generator} for worker, generator in sorted(self.generators.items())],
             "resent": sum(generator.get("resent", 0) for generator in self.generators.values()),
             "server_restarted": (self._server_before != after) if known else None,
-            "clock_offset_ns": 0,  # all workers share the host's CLOCK_MONOTONIC; others are refused
             **summarize(self._rows.path, slo_ns=self.plan.slo_ns, duration_ns=self.plan.schedule.duration_ns),
         }
         self.folder.write_json("summary.json", summary)
+        self._write_run()  # with what the clocks were at the end
         self.final = self.folder.finish()
         return self.final
 
@@ -188,9 +194,10 @@ class Run:
                     "provenance": dict(plan.schedule.provenance),
                 },
                 "workers": self.workers,
-                "started_at": utc_now(),
-                "anchor": wall_anchor(),
+                "started_at": self._started_at,
+                "anchor": self._anchor,
                 "start_monotonic_ns": self.start_ns,
+                "clocks": [clock.to_json() for clock in self.clocks],
             },
         )
 

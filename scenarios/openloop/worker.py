@@ -1,7 +1,8 @@
 """What happens in each process that sends: take a share of the schedule, wait for the common start, send, report.
 
 The share comes from the master, or from the same process where there is only one. Messages: `coldburst_share`,
-`coldburst_go`, `coldburst_stop` to a worker; `coldburst_ready`, `coldburst_rows`, `coldburst_done` back.
+`coldburst_go`, `coldburst_stop` to a worker; `coldburst_ready`, `coldburst_rows`, `coldburst_done` back; and
+`coldburst_ping`, which comes back with the time of the worker's clock.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ import socket
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+import bench
 from bench.errors import one_sentence
+from scenarios.openloop.clocks import clock_mark, host_mark
 from scenarios.openloop.dispatcher import Dispatcher, Work
 from scenarios.openloop.sink import RecordSink, warm
 from scenarios.openloop.statistics import LocustStatistics
 from scenarios.openloop.verify import Output, ReplyCheck
 
-SHARE, GO, STOP = "coldburst_share", "coldburst_go", "coldburst_stop"
+SHARE, GO, STOP, PING = "coldburst_share", "coldburst_go", "coldburst_stop", "coldburst_ping"
 READY, ROWS, DONE = "coldburst_ready", "coldburst_rows", "coldburst_done"
 _DRAIN_S = 2.0
 
@@ -59,14 +61,6 @@ def share_from(data: dict[str, Any]) -> Share:
     return Share(**{**data, "address": tuple(data["address"]), "outputs": outputs})
 
 
-def same_host_mark() -> str:
-    """Equal in two processes exactly where they share CLOCK_MONOTONIC: the boot's id, or the host's name without one."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return socket.gethostname()
-
-
 class Worker:
     """The sender of this process. One dispatcher a run, whatever number of users Locust starts here."""
 
@@ -76,6 +70,11 @@ class Worker:
         self._dispatcher: Dispatcher | None = None
         self._share: Share | None = None
         self._reported = True
+
+    @property
+    def busy(self) -> bool:
+        """From a share until its report."""
+        return not self._reported
 
     def take_share(self, share: Share) -> None:
         """Make everything ready to send, and say so."""
@@ -88,7 +87,15 @@ class Worker:
         except Exception as error:
             logging.getLogger(__name__).debug("a share cannot be prepared", exc_info=True)
             failure = one_sentence(error)
-        self._send(READY, {"worker": share.worker, "run_id": share.run_id, "host": same_host_mark(), "failure": failure})
+        self._tell_ready({"worker": share.worker, "run_id": share.run_id}, failure)
+
+    def refuse(self, data: dict[str, Any]) -> None:
+        """A share came that this version cannot read."""
+        self._tell_ready({name: data.get(name) for name in ("worker", "run_id")}, "not a share of this version")
+
+    def _tell_ready(self, which: dict[str, Any], failure: str | None) -> None:
+        about = {"name": socket.gethostname(), "version": bench.__version__, "host": host_mark(), "clock": clock_mark()}
+        self._send(READY, {**which, **about, "failure": failure})
 
     def go(self, start_ns: int) -> None:
         """Run the share and report. Waits for its end."""
