@@ -18,6 +18,7 @@ from small_server import SmallServer
 
 import bench.cli.run  # noqa: F401  (it adds the commands)
 from bench.analysis.validity import check_run
+from bench.capacity.measured import SCHEMA as MEASURED
 from bench.cli.app import app
 from bench.coldstart import cold_start_schema
 from bench.load.arrivals_text import EXAMPLES, PROCESSES, parse_arrivals
@@ -35,7 +36,14 @@ LOAD = ROOT / "docs" / "load.md"
 RESULTS = ROOT / "results" / "README.md"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-COMMANDS = ("bench coldstart", "locust -f scenarios/...", "bench burst", "bench curve")  # what writes a folder into results/
+COMMANDS = (
+    "bench coldstart",
+    "locust -f scenarios/...",
+    "bench burst",
+    "bench curve",
+    "bench plan",
+    "bench validate",
+)  # what writes a folder into results/
 
 Row = tuple[str, ...]
 
@@ -78,6 +86,7 @@ def plain(cell: str) -> str:
         ("schedule", list(OWN_COLUMNS)),
         ("requests", REQUESTS.names),
         ("timeline", timeline_schema().names),
+        ("measured", MEASURED.names),
     ],
 )
 def test_every_column_is_documented(name: str, columns: list[str]) -> None:

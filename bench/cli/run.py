@@ -6,7 +6,23 @@ import sys
 import threading
 
 from bench import streams
-from bench.cli import burst, check, coldstart, curve, engines, environment, inspection, load, models, notebook, report, scenario, serve  # noqa: F401  (they add commands)
+from bench.cli import (  # noqa: F401  (they add commands)
+    burst,
+    check,
+    coldstart,
+    curve,
+    engines,
+    environment,
+    inspection,
+    load,
+    models,
+    notebook,
+    plan,
+    report,
+    scenario,
+    serve,
+    validate,
+)
 from bench.cli.app import app
 from bench.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, BenchError, describe_defect, one_sentence
 

@@ -96,7 +96,7 @@ def _check_profile(manifest: Manifest, profile: Mapping[str, ShapeRange]) -> Non
 
 
 def decode(kind: Any, value: Any, where: str = "") -> Any:
-    """`value`, as json.loads gives it, as a `kind`: str, int, float, None, unions, tuple[X, ...], Mapping[str, X] or a dataclass.
+    """`value`, as json.loads gives it, as a `kind`: str, int, float, bool, None, unions, tuple[X, ...], Mapping[str, X] or a dataclass.
 
     Integers are 0 to 2^63 - 1, numbers are finite, strings are Unicode without NUL. Raises ValueError with the place.
     """
@@ -138,6 +138,8 @@ def _fits(kind: Any, value: Any) -> bool:
     origin = typing.get_origin(kind)
     if kind is types.NoneType:
         return value is None
+    if kind is bool:
+        return isinstance(value, bool)
     if kind is str:
         return isinstance(value, str) and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
     if kind is int:
@@ -150,6 +152,7 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 _WORDS = {
+    bool: "true or false",
     str: "a string of Unicode characters",
     int: "a whole number of 0 to 2^63 - 1",
     float: "a finite number",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench.errors import BenchError
 from bench.records import SavedRun, open_run
-from bench.report.page import Page
+from bench.report.page import Page, Picture
 
 if TYPE_CHECKING:
     from bench.analysis.curve import CurveSummary
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 
 def build_page(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> Page:
-    """The page of a load run, an experiment, a cold-start run or a service curve. Raises BenchError where it is none of them."""
+    """The page of a load run, an experiment, a cold-start run, a service curve, a plan or its validation. Raises BenchError."""
     saved = open_run(path)
-    if saved.run.get("kind") == "coldstart":
+    kind = saved.run.get("kind")
+    if kind == "coldstart":
         return _coldstart(saved)
-    if saved.run.get("kind") == "curve":
+    if kind == "curve":
         return load_curve(saved, pictures=pictures)[1]
+    if kind == "plan":
+        return _plan(path, pictures)
+    if kind == "validation":
+        return _validation(path, pictures)
     return load_report(path, pictures=pictures, slo_ns=slo_ns)[1]
 
 
@@ -90,3 +95,29 @@ def _coldstart(saved: SavedRun) -> Page:
     except ValueError as error:
         raise BenchError(f"{saved.path / 'run.json'} has no complete manifest of its engine ({error})") from None
     return coldstart_page(saved, summary, manifest.title)
+
+
+def _plan(path: Path, pictures: bool) -> Page:
+    from bench.capacity.saved_plan import read_plan
+    from bench.report.plan_page import plan_page
+
+    found = read_plan(path)
+    drawn: Sequence[Picture] = ()
+    if pictures:
+        from bench.report.figures_plan import plan_pictures
+
+        drawn = plan_pictures(found.plan)
+    return plan_page(found.plan, str(found.saved.run.get("run_id", path.name)), found.saved.run, drawn)
+
+
+def _validation(path: Path, pictures: bool) -> Page:
+    from bench.capacity.saved_validation import read_validation
+    from bench.report.validation_page import validation_page
+
+    found = read_validation(path)
+    drawn: list[Picture] = []
+    if pictures:
+        from bench.report.figures_plan import predicted_against_measured
+
+        drawn = [one for one in [predicted_against_measured(found.validation)] if one is not None]
+    return validation_page(found.validation, str(found.saved.run.get("run_id", path.name)), found.saved.run, drawn)

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 FILES = {"cold_start": "01_cold_start.ipynb", "burst": "02_burst.ipynb", "capacity": "03_capacity.ipynb"}
 # What a notebook can read: the kinds of run, the first choice for a kind first.
-_READS = {"coldstart": ("cold_start",), "experiment": ("burst", "capacity"), "load": ("burst", "capacity")}
+_READS = {
+    "coldstart": ("cold_start",),
+    "experiment": ("burst", "capacity"),
+    "load": ("burst", "capacity"),
+    "curve": ("capacity",),
+    "plan": ("capacity",),
+    "validation": ("capacity",),
+}
 _START_TIMEOUT_S = 120
 _SOCKET_NAME_BYTES = 100  # of the 104 (unix(7): 108) that a name may have; a number follows it
 _CELL_TIMEOUT_S = 1800  # ten million requests are a minute's work

@@ -1,0 +1,283 @@
+"""The plan: of all sizes that hold the goal the one to take, why not a smaller one, and what is known of its neighbours."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.capacity.candidates import FAMILIES, Candidate, Rules
+from bench.capacity.cost import Cost, Price, cost
+from bench.capacity.goal import PERCENT, Goal
+from bench.capacity.limits import Limit, headroom, limit_of, limit_of_failure
+from bench.capacity.predict import Prediction, replica_bytes
+from bench.capacity.rules_of_thumb import RuleOfThumb, rules_of_thumb
+from bench.capacity.search import Bounds, Found, Search, search_all
+from bench.capacity.sensitivity import Variation, sensitivity
+from bench.errors import BenchError
+from bench.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from bench.capacity.measured import Measured
+    from bench.capacity.offered import Offered
+
+_SAME_REPLICAS = 0.02
+_SAME_MEMORY = 0.2  # below that the ways to serve that load while others wait are not worth what the model leaves out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The load in figures; arrivals: of one seed. cv: None where no process made it."""
+
+    text: str
+    arrivals: int
+    duration_s: float
+    mean_per_s: float
+    peak_per_s: float
+    cv: float | None
+    fixed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The answer of one family. prediction: the smallest that holds, or the closest where none does; None with the
+    reason `why` where the family could not be tried. headroom: see bench.capacity.limits, of those that hold."""
+
+    name: str
+    holds: bool
+    prediction: Prediction | None
+    headroom: float | None
+    cost: Cost | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `bench plan` answers. answer: the candidate to take, or the closest where nothing holds (`holds`). tried: every
+    candidate that was simulated, for the frontier. usable_bytes: memory of a replica's device less the reserve. settings: the
+    runtime settings that the curve's servers had, and that those of the plan must have."""
+
+    sentence: str
+    subject: str
+    on_cpu: bool
+    load: Load
+    goal: Goal
+    rules: Rules
+    price: Price | None
+    usable_bytes: int | None
+    most_slots: int
+    most_replicas: int
+    seeds: tuple[int, ...]
+    holds: bool
+    answer: Prediction | None
+    limit: Limit | None
+    headroom: float | None
+    cost: Cost | None
+    families: tuple[Family, ...]
+    tried: tuple[Prediction, ...]
+    variations: tuple[Variation, ...]
+    rules_of_thumb: tuple[RuleOfThumb, ...]
+    service_ns: tuple[float, ...]
+    throughput_per_s: tuple[float, ...]
+    useful_slots: int
+    memory_kind: str
+    settings: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def make_plan(
+    measured: Measured,
+    offered: Offered,
+    goal: Goal,
+    rules: Rules,
+    bounds: Bounds,
+    seeds: Sequence[int],
+    *,
+    families: Sequence[str] = FAMILIES,
+    price: Price | None = None,
+    vary: bool = True,
+    notes: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _text: None,
+) -> Plan:
+    """Search, choose, explain. `notes`: what else has to be said beside the answer. Raises BenchError where the question makes
+    no sense: an SLO below the service time, a memory too small for one slot, a phase that the load does not have."""
+    _refuse_nonsense(measured, offered, goal, bounds)
+    search = Search(measured=measured, offered=offered, goal=goal, rules=rules, bounds=bounds, seeds=seeds)
+    progress("sizes (the first plan on a machine compiles the simulation, which takes half a minute)")
+    found = search_all(search, families)
+    chosen = choose(found)
+    closest = chosen or _closest(found)
+    progress("headroom and limits")
+    rooms = {one.family: headroom(search, one.smallest) for one in found if one.smallest is not None}
+    limit = None if closest is None else limit_of(search, chosen) if chosen is not None else limit_of_failure(search, closest)
+    variations = sensitivity(search, closest.candidate, progress) if vary and closest is not None else ()
+    plan = Plan(
+        sentence="",
+        subject=measured.subject,
+        on_cpu=str(measured.engine.get("device", "")).startswith("cpu"),
+        load=_load(offered),
+        goal=goal,
+        rules=rules,
+        price=price,
+        usable_bytes=bounds.usable_bytes,
+        most_slots=bounds.most_slots,
+        most_replicas=bounds.most_replicas,
+        seeds=tuple(seeds),
+        holds=chosen is not None,
+        answer=closest,
+        limit=limit,
+        headroom=rooms.get(chosen.candidate.family) if chosen is not None else None,
+        cost=_cost(price, closest, offered),
+        families=tuple(
+            Family(
+                name=one.family,
+                holds=one.smallest is not None,
+                prediction=one.best,
+                headroom=rooms.get(one.family),
+                cost=_cost(price, one.best, offered),
+                why=one.why,
+            )
+            for one in found
+        ),
+        tried=tuple(sorted(search.done.values(), key=lambda one: (FAMILIES.index(one.candidate.family), one.candidate.text))),
+        variations=variations,
+        rules_of_thumb=_thumbs(measured, offered, goal, bounds),
+        service_ns=tuple(float(np.median(level)) for level in measured.levels),
+        throughput_per_s=measured.throughput_per_s,
+        useful_slots=measured.useful_slots,
+        memory_kind=measured.memory.kind,
+        settings=dict(measured.settings),
+        notes=(*notes, *_notes(measured, found)),
+    )
+    return dataclasses.replace(plan, sentence=sentence(plan))
+
+
+def choose(found: Sequence[Found]) -> Prediction | None:
+    """Of those that hold: the fewest replicas in the mean (they cost), then the least memory held, then the family with the
+    fewest surprises. Differences of 2 % of the replicas and 20 % of the memory are none. None where nothing holds."""
+    holding = [one.smallest for one in found if one.smallest is not None]
+    if not holding:
+        return None
+    fewest = min(one.replicas for one in holding)
+    holding = [one for one in holding if one.replicas <= fewest * (1 + _SAME_REPLICAS)]
+    if all(one.held_bytes is not None for one in holding):
+        least = min(one.held_bytes or 0.0 for one in holding)
+        holding = [one for one in holding if (one.held_bytes or 0.0) <= least * (1 + _SAME_MEMORY)]
+    return min(holding, key=lambda one: FAMILIES.index(one.candidate.family))
+
+
+def sentence(plan: Plan) -> str:
+    """The answer in one sentence."""
+    slo = plan.goal.slo
+    name = f"{f'{slo.phase}.' if slo.phase else ''}{slo.statistic}"
+    bound = format_duration(slo.bound_ns)
+    answer = plan.answer
+    if answer is None:
+        reasons = "; ".join(f"{one.name}: {one.why}" for one in plan.families if one.why) or "no candidate fits"
+        return f"Nothing can be planned: {reasons}."
+    value = format_duration(answer.values_ns[0])
+    if not plan.holds:
+        missed = (
+            f"{name} is {value}" if answer.value_ns > slo.bound_ns else f"only {answer.attainment:.2%} of the arrivals are answered in time"
+        )
+        why = f": {plan.limit.what} limits, {plan.limit.why}" if plan.limit is not None else ""
+        return f"Nothing holds {name} <= {bound}; {answer.candidate.text} comes closest ({missed}){why}."
+    parts = []
+    if answer.peak_bytes is not None:
+        parts.append(f"holds {format_size(answer.peak_bytes)}")
+    if plan.headroom is not None:
+        parts.append(f"has room for {plan.headroom:.0%} more load")
+    if plan.cost is not None and plan.price is not None:
+        parts.append(f"costs {plan.price.text(plan.cost.per_hour)} an hour, {plan.price.text(plan.cost.per_million)} per million requests")
+    spread = (
+        f", {format_duration(answer.interval.low)} to {format_duration(answer.interval.high)} in a single run" if answer.interval else ""
+    )
+    limits = (
+        f"; {plan.limit.what} limits: {_without(plan.limit, slo.bound_ns)}" if plan.limit is not None else "; it is the smallest there is"
+    )
+    return f"Take {answer.candidate.text}: {name} is {value} of {bound}{spread}; it {_and(parts)}{limits}."
+
+
+def _without(limit: Limit, bound_ns: int) -> str:
+    smaller = limit.smaller
+    if smaller is None or smaller.values_ns[0] is None:
+        return limit.why
+    if smaller.values_ns[0] <= bound_ns:
+        return f"{smaller.candidate.text} would answer {smaller.attainment:.2%} in time"
+    return f"{smaller.candidate.text} would have {format_duration(smaller.values_ns[0])}"
+
+
+def _and(parts: Sequence[str]) -> str:
+    if not parts:
+        return "holds the goal"
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _closest(found: Sequence[Found]) -> Prediction | None:
+    known = [one.closest for one in found if one.closest is not None]
+    return min(known, key=lambda one: (one.value_ns, FAMILIES.index(one.candidate.family))) if known else None
+
+
+def _refuse_nonsense(measured: Measured, offered: Offered, goal: Goal, bounds: Bounds) -> None:
+    slo = goal.slo
+    alone = float(np.median(measured.levels[0])) + float(np.median(measured.overhead_ns))
+    if slo.bound_ns < alone and PERCENT[slo.statistic] >= 50:
+        raise BenchError(
+            f"--slo {slo.text}: half of the requests take longer than that with nobody else there ({format_duration(alone)} in the curve), "
+            "so no size holds it; allow more time, or serve a faster engine"
+        )
+    one = replica_bytes(Candidate(family="warm-pool", slots=1), measured)
+    if bounds.usable_bytes is not None:
+        if one is None:
+            raise BenchError("--memory needs to know what a slot holds, and the curve does not tell: measure it with two numbers of slots")
+        if one > bounds.usable_bytes:
+            raise BenchError(
+                f"--memory leaves {format_size(bounds.usable_bytes)} behind the reserve, and one slot of {measured.subject} needs "
+                f"{format_size(one)} with its engine and process: give it more, or a smaller engine"
+            )
+    for gate in goal.slos:
+        phases = set(offered.schedules[0].table.column("phase").cast("string").to_pylist())
+        if gate.phase is not None and gate.phase not in phases:
+            raise BenchError(f"--slo {gate.text!r}: the load has no phase {gate.phase!r}, only {', '.join(sorted(phases))}")
+
+
+def _load(offered: Offered) -> Load:
+    return Load(
+        text=offered.text,
+        arrivals=offered.arrivals,
+        duration_s=offered.duration_s,
+        mean_per_s=offered.mean_per_s,
+        peak_per_s=offered.peak_per_s,
+        cv=offered.cv,
+        fixed=offered.process is None,
+    )
+
+
+def _cost(price: Price | None, prediction: Prediction | None, offered: Offered) -> Cost | None:
+    return None if price is None or prediction is None else cost(price, prediction.replicas, offered.mean_per_s)
+
+
+def _thumbs(measured: Measured, offered: Offered, goal: Goal, bounds: Bounds) -> tuple[RuleOfThumb, ...]:
+    return rules_of_thumb(
+        mean_per_s=offered.mean_per_s,
+        peak_per_s=offered.peak_per_s,
+        service_s=float(measured.levels[0].mean()) / 1e9,
+        bound_s=goal.slo.bound_ns / 1e9,
+        share=PERCENT[goal.slo.statistic] / 100,
+        memory_bytes=bounds.usable_bytes,
+        model_bytes=measured.model_bytes,
+    )
+
+
+def _notes(measured: Measured, found: Sequence[Found]) -> tuple[str, ...]:
+    notes = [*measured.starts.notes]
+    notes += [f"{one.family} is left out: {one.why}" for one in found if one.why]
+    if not measured.memory.known:
+        notes.append("what a slot holds is not known, so the plan has no memory in it: measure the curve with two numbers of slots")
+    threads = measured.settings.get("threads")
+    if threads is not None:
+        notes.append(f"holds for servers with threads={threads} a slot, as the curve was measured (--set threads={threads})")
+    return tuple(notes)

@@ -1,0 +1,93 @@
+"""What a plan means for somebody who runs the service: what to start, what room there is, what would change the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
+from bench.capacity.sizes import PLAN, right_of
+from bench.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from bench.capacity.plan import Plan
+    from bench.capacity.predict import Prediction
+    from bench.capacity.validation import Validation
+
+_LARGE_ERROR = 0.2
+_LESS = 0.95  # a smaller difference in memory is not worth a sentence
+
+
+def decisions(plan: Plan, validation: Validation | None) -> str:
+    """Markdown: what follows from the plan, and how far it may be trusted."""
+    return "\n".join(f"- {line}" for line in (*_decisions(plan), *_trust(plan, validation)))
+
+
+def _decisions(plan: Plan) -> Iterator[str]:
+    answer = plan.answer
+    if answer is None:
+        yield f"**Nothing yet**: {plan.sentence}"
+        return
+    candidate = answer.candidate
+    if not plan.holds:
+        yield f"**No size holds the goal.** {plan.sentence} Allow more time, send less, or serve a faster engine."
+    else:
+        settings = "".join(f" --set {name}={value}" for name, value in plan.settings.items())
+        each = "each replica with" if candidate.replicas > 1 or candidate.maximum > 1 else "with"
+        held = "" if answer.replica_bytes is None else f"; it needs {format_size(answer.replica_bytes)} of {plan.memory_kind} memory"
+        yield f"**Start {candidate.text}**: {each} `{candidate.command}{settings}`{held}."
+    if plan.limit is not None:
+        yield f"**{plan.limit.what.capitalize()} limits**: {plan.limit.why}."
+    if plan.headroom is not None:
+        yield (
+            f"**There is room for {plan.headroom:.0%} more load**, all rates alike. Plan anew before it has grown by that, and sooner "
+            "where the peaks grow faster than the rest."
+        )
+    if plan.holds:
+        yield from _others(plan, answer)
+    yield from _changes(plan)
+
+
+def _others(plan: Plan, answer: Prediction) -> Iterator[str]:
+    """What the other ways to serve would save or cost."""
+    for family in plan.families:
+        other = family.prediction
+        if other is None or other.candidate == answer.candidate:
+            continue
+        held, least = other.held_bytes, answer.held_bytes
+        if family.holds and held is not None and least is not None and held < _LESS * least:
+            yield f"**{other.candidate.text} would hold {format_size(held)} in the mean** instead of {format_size(least)}."
+        elif not family.holds:
+            yield f"**{family.name} does not hold it**: at its closest, {other.candidate.text} has {format_duration(other.values_ns[0])}."
+
+
+def _changes(plan: Plan) -> Iterator[str]:
+    """The nearest other load for which the planned size is too small, of each kind."""
+    words = {PEAK: "the peak is {:g} times as high", LENGTH: "bursts are {:g} times as long", BURSTINESS: "the gaps have a cv of {:g}"}
+    for what, form in words.items():
+        planned = next((one.value for one in plan.variations if one.what == what and one.planned), None)
+        worse = [one for one in plan.variations if one.what == what and not one.chosen.holds and (planned is None or one.value > planned)]
+        if plan.holds and worse:
+            one = min(worse, key=lambda variation: variation.value)
+            then = "nothing that is allowed holds it" if one.answer is None else f"it takes {one.answer.text}"
+            yield f"**If {form.format(one.value)}**, the planned size has {format_duration(one.chosen.values_ns[0])}; {then}."
+
+
+def _trust(plan: Plan, validation: Validation | None) -> Iterator[str]:
+    if validation is None:
+        yield "**Check it before you rely on it**: run the load once against the planned size, and compare: `bench validate PLAN RUN...`."
+    elif validation.median_error is not None and validation.worst_error is not None:
+        margin = (
+            "Leave at least that much below the SLO."
+            if validation.median_error <= _LARGE_ERROR
+            else "That is too much to size by: measure the load itself."
+        )
+        yield (
+            f"**The predicted P99 was off by {validation.median_error:.1%} in the median, {validation.worst_error:.0%} at worst**, over "
+            f"{validation.runs} runs that were not fitted. {margin}"
+        )
+        right, decided = right_of(validation.scores).get(PLAN, (0, 0))
+        if decided:
+            yield f"**The predicted number of slots was right for {right} of {decided} loads.**"
+    if plan.on_cpu:
+        yield "**It is a plan for this CPU**: measure the curve on the device that will serve."

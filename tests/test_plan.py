@@ -1,0 +1,340 @@
+"""The plan against servers whose truth is known: sizes that can be worked out by hand, limits that were put there, nonsense refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plan_runs import BASE, ENGINE_MB, MB, MS, OVERHEAD_NS, SERVICE_NS, SLOT, measured, starts
+
+from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, SCALE_OUT, WARM, Candidate, Rules
+from bench.capacity.cost import cost, parse_price
+from bench.capacity.goal import parse_goal
+from bench.capacity.limits import COMPUTE, MEMORY, START
+from bench.capacity.measured import HeldMemory, fit, read_measured, write_measured
+from bench.capacity.offered import Offered, of_process, of_schedule, with_cv, with_length, with_peak, with_rate
+from bench.capacity.plan import Plan, make_plan
+from bench.capacity.predict import further_run, predict, replica_bytes, simulate_one
+from bench.capacity.rules_of_thumb import erlang_c, erlang_c_slots, rules_of_thumb
+from bench.capacity.search import Bounds
+from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
+from bench.errors import BenchError
+from bench.load.arrivals_text import parse_arrivals
+from bench.report.figures_plan import pareto
+from bench.report.plan_page import statements
+
+SEEDS = (1, 2, 3)
+BURST = "train:base=10,peak=120,hold=2s,rest=4s,spikes=4"
+
+
+def load(text: str = BURST) -> Offered:
+    return of_process(parse_arrivals(text), SEEDS)
+
+
+def bounds(*, slots: int = 8, replicas: int = 4, usable: int | None = None) -> Bounds:
+    return Bounds(most_slots=slots, most_replicas=replicas, usable_bytes=usable)
+
+
+def plan(slo: str = "p99=100ms", text: str = BURST, **given: Any) -> Plan:
+    made = given.pop("measured", None) or measured()
+    goal = parse_goal([slo], given.pop("goodput", None))
+    rules, limits = given.pop("rules", Rules()), given.pop("bounds", bounds())
+    return make_plan(made, load(text), goal, rules, limits, SEEDS, vary=given.pop("vary", False), **given)
+
+
+def family(made: Plan, name: str) -> Any:
+    return next(one for one in made.families if one.name == name)
+
+
+def test_the_smallest_warm_pool_is_the_one_below_which_nothing_holds() -> None:
+    made = plan(families=(WARM,))
+    assert made.holds and made.answer is not None
+    slots = made.answer.candidate.slots
+    offered, goal = load(), parse_goal(["p99=100ms"], None)
+    for number in range(1, 9):
+        found = predict(Candidate(family=WARM, slots=number), measured(), offered, goal, Rules(), SEEDS)
+        assert found.holds == (number >= slots)
+    assert 2 <= slots <= 7  # 120/s of 20 ms and more are at least 2.4 slots' work
+    assert made.limit is not None and made.limit.what == COMPUTE
+    assert made.limit.smaller is not None and made.limit.smaller.candidate.slots == slots - 1 and not made.limit.smaller.holds
+
+
+def test_even_arrivals_need_exactly_as_many_slots_as_are_busy_at_once() -> None:
+    """100/s, each 21 to 23 ms with three busy (and no spread): two slots cannot, three can, and nobody waits."""
+    exact = measured(levels=tuple(np.array([SERVICE_NS], np.int64) for _ in range(4)), throughput_per_s=(50.0, 100.0, 150.0, 200.0))
+    made = plan("p99=22ms", "constant:rate=120,duration=10s", measured=exact, bounds=bounds(slots=4), families=(WARM,))
+    assert made.holds and made.answer is not None and made.answer.candidate.slots == 3
+    assert made.answer.values_ns == (SERVICE_NS + OVERHEAD_NS,)
+    # 3 slots of 20 ms answer 150/s, a quarter more than 120/s
+    assert made.headroom == pytest.approx(0.25, abs=0.03)
+
+
+def test_the_answer_is_one_sentence_with_its_numbers() -> None:
+    made = plan(price=parse_price("2.5/h"))
+    assert made.sentence.startswith("Take warm-pool, ") and made.sentence.endswith(".") and ". " not in made.sentence
+    assert "of 100 ms" in made.sentence and "more load" in made.sentence and "2.50 an hour" in made.sentence and "limits" in made.sentence
+
+
+def test_memory_is_that_of_the_process_the_engine_and_every_slot() -> None:
+    made = plan(families=(WARM,))
+    assert made.answer is not None
+    slots = made.answer.candidate.slots
+    assert made.answer.held_bytes == made.answer.peak_bytes == made.answer.replica_bytes == BASE + ENGINE_MB + slots * SLOT
+    cold = replica_bytes(Candidate(family=COLD, slots=3), measured())
+    assert cold == BASE + 3 * (ENGINE_MB + SLOT)
+
+
+def test_memory_that_is_too_small_for_the_slots_takes_more_replicas_and_says_so() -> None:
+    wide = plan(families=(WARM,)).answer
+    assert wide is not None and wide.candidate.replicas == 1
+    two = BASE + ENGINE_MB + 2 * SLOT
+    made = plan(families=(WARM,), bounds=bounds(usable=two))
+    assert made.holds and made.answer is not None and made.limit is not None
+    assert made.answer.candidate.slots <= 2 and made.answer.candidate.replicas >= 2
+    assert made.limit.what == MEMORY
+    alone = plan(families=(WARM,), bounds=bounds(usable=two, replicas=1))
+    assert not alone.holds and alone.limit is not None and alone.limit.what == MEMORY
+    assert alone.sentence.startswith("Nothing holds p99 <= 100 ms; warm-pool, ") and "memory limits" in alone.sentence
+
+
+def test_compute_limits_where_all_slots_and_replicas_are_too_few() -> None:
+    made = plan("p99=40ms", "constant:rate=400,cv=1,duration=5s", families=(WARM,), bounds=bounds(slots=2, replicas=2))
+    assert not made.holds and made.limit is not None and made.limit.what == COMPUTE
+    assert made.answer is not None and (made.answer.candidate.slots, made.answer.candidate.replicas) == (2, 2)
+    assert made.headroom is None and "--max-replicas" in made.sentence
+
+
+def test_start_time_limits_a_cold_load_whose_loads_take_longer_than_the_slo() -> None:
+    made = plan(families=(COLD,))
+    assert not made.holds and made.limit is not None and made.limit.what == START
+    quick = plan(families=(COLD,), measured=measured(starts=starts(cold_load_ms=1)))
+    assert quick.holds
+    assert len(made.tried) == 1  # it is not simulated with every number of places: none could help
+
+
+def test_cold_load_is_taken_where_it_is_enough_and_holds_less() -> None:
+    """One request in ten seconds, and a second to answer it: nothing need be held."""
+    made = plan("p99=1s", "constant:rate=0.1,duration=600s", families=(WARM, COLD))
+    assert made.holds and made.answer is not None and made.answer.candidate.family == COLD
+    assert made.answer.held_bytes is not None and made.answer.held_bytes < BASE + 0.1 * (ENGINE_MB + SLOT)
+    assert made.answer.peak_bytes == BASE + ENGINE_MB + SLOT
+
+
+def test_scale_out_needs_a_reserve_as_long_as_replicas_take_to_start() -> None:
+    """200/s are four slots' work; a replica has two, so two replicas and a bit are needed while the load lasts."""
+    text = "step:base=20,peak=200,lead=10s,hold=60s,rest=10s"
+    limits = bounds(slots=2, replicas=6)
+    slow = plan("p99=300ms", text, bounds=limits, rules=Rules(ready_ns=45 * 10**9, detect_ns=15 * 10**9), families=(WARM, SCALE_OUT))
+    quick = plan("p99=300ms", text, bounds=limits, rules=Rules(ready_ns=100 * MS, detect_ns=50 * MS), families=(WARM, SCALE_OUT))
+    warm = family(slow, WARM).prediction
+    assert family(slow, WARM).holds and warm.candidate.replicas >= 3
+    # A minute after the peak has come is too late: less than the warm pool does not hold.
+    late, in_time = family(slow, SCALE_OUT), family(quick, SCALE_OUT)
+    assert not late.holds and late.prediction.value_ns > 300 * MS and slow.answer is not None and slow.answer.candidate.family == WARM
+    assert any("reserve: all " in one for one in statements(slow))
+    assert in_time.holds and in_time.prediction.candidate.replicas < warm.candidate.replicas
+    assert any(f"reserve: {in_time.prediction.candidate.replicas} replica" in one for one in statements(quick))
+    assert quick.answer is not None and quick.answer.candidate.family == SCALE_OUT
+    assert quick.answer.replicas < warm.replicas  # it does not run them all before the peak
+
+
+def test_elastic_holds_less_than_warm_when_spikes_are_rare() -> None:
+    text = "train:base=2,peak=100,hold=2s,rest=60s,spikes=3,jitter=0"
+    made = plan("p99=400ms", text, families=(WARM, ELASTIC), rules=Rules(idle_timeout_ns=5 * 10**9))
+    warm, elastic = family(made, WARM), family(made, ELASTIC)
+    assert warm.holds and elastic.holds
+    assert elastic.prediction.held_bytes < warm.prediction.held_bytes
+    assert elastic.prediction.candidate.slots >= warm.prediction.candidate.slots
+
+
+def test_what_was_not_measured_is_left_out_with_its_reason() -> None:
+    none = dataclasses.replace(starts(), cold_load_ns=None, load_ns=None, slot_ns=None, ready_ns=None, ready_level=None)
+    made = plan(measured=measured(starts=none))
+    assert [one.name for one in made.families] == list(FAMILIES)
+    assert {one.name for one in made.families if one.why} == {ELASTIC, SCALE_OUT, LAZY, COLD}
+    assert made.holds and sum("is left out" in note for note in made.notes) == 4
+    unknown = HeldMemory(kind="resident", base_bytes=None, engine_bytes=None, slot_bytes=None)
+    assert plan(measured=measured(memory=unknown), families=(WARM,)).holds
+
+
+def test_sheds_do_not_buy_a_percentile() -> None:
+    """A queue limit of 0 gives one slot a fine p99 of what it takes; the share of good answers says what that is worth."""
+    made = plan(families=(WARM,), bounds=bounds(slots=1, replicas=1), rules=Rules(queue_limit=0))
+    assert made.answer is not None and made.answer.value_ns < 100 * MS and made.answer.shed_share > 0.3
+    assert not made.holds and "of the arrivals are answered in time" in made.sentence
+    assert plan(families=(WARM,), bounds=bounds(slots=1, replicas=1), rules=Rules(queue_limit=0), goodput=0.2).holds
+    assert "in time" in plan(families=(WARM,), rules=Rules(queue_limit=0)).sentence.partition("limits:")[2]
+
+
+def test_goals_of_a_phase_count_its_arrivals_only() -> None:
+    goal = parse_goal(["spike.p99=100ms", "base.p50=30ms"], 0.5)
+    found = predict(Candidate(family=WARM, slots=2), measured(), load(), goal, Rules(), SEEDS)
+    every = predict(Candidate(family=WARM, slots=2), measured(), load(), parse_goal(["p99=100ms"], None), Rules(), SEEDS)
+    assert found.values_ns[0] is not None and found.values_ns[1] is not None
+    assert found.values_ns[1] < 30 * MS < every.value_ns <= found.values_ns[0]
+    with pytest.raises(BenchError, match="the load has no phase 'lunch', only base, rest, spike"):
+        plan("lunch.p99=100ms")
+
+
+def test_the_prediction_is_the_pooled_percentile_of_the_simulated_runs() -> None:
+    candidate, offered = Candidate(family=WARM, slots=3), load()
+    runs = [simulate_one(candidate, measured(), Rules(), one.intended_ns, seed) for one, seed in zip(offered.schedules, SEEDS, strict=True)]
+    pooled = np.sort(np.concatenate([run.response_ns for run in runs]))
+    found = predict(candidate, measured(), offered, parse_goal(["p99=100ms"], None), Rules(), SEEDS)
+    assert found.p99_ns == pooled[math.ceil(0.99 * len(pooled)) - 1]
+    assert found.attainment == (pooled <= 100 * MS).mean()
+    assert found.interval is not None and found.interval.low < found.p99_ns
+
+
+def test_the_interval_of_a_further_run_holds_as_many_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    inside = 0
+    for _ in range(2000):
+        values = np.exp(rng.normal(3, 0.4, 6))
+        spread = further_run(list(values[:5]))
+        assert spread is not None
+        inside += spread.low <= values[5] <= spread.high
+    assert 0.93 < inside / 2000 < 0.97
+    assert further_run([1.0]) is None and further_run([1.0, None]) is None
+
+
+# The load, and other ones
+
+
+def test_other_loads_change_one_thing() -> None:
+    own = load("train:base=10,peak=100,hold=2s,rest=4s,spikes=4,jitter=0")
+    assert with_rate(own, 2.0, SEEDS).mean_per_s == pytest.approx(2 * own.mean_per_s, rel=0.15)
+    higher, longer = with_peak(own, 2.0, SEEDS), with_length(own, 2.0, SEEDS)
+    assert higher is not None and higher.peak_per_s == 200 and higher.duration_s == own.duration_s
+    assert longer is not None and longer.peak_per_s == 100 and longer.duration_s == own.duration_s + 8
+    assert with_peak(own, 0.05, SEEDS) is None  # no spike would be left
+    assert with_length(load("poisson:rate=5,duration=60s"), 2.0, SEEDS) is None
+    assert with_cv(own, 4.0, SEEDS).cv == 4.0
+
+
+def test_a_schedule_keeps_its_rate_over_time_whatever_its_gaps() -> None:
+    schedule = parse_arrivals("step:base=20,peak=200,lead=5s,hold=5s,rest=5s").schedule(3)
+    own = of_schedule(schedule, "a schedule", SEEDS)
+    assert own.peak_per_s == 200 and own.cv is None
+    clustered, stretched, more = with_cv(own, 4.0, SEEDS), with_length(own, 2.0, SEEDS), with_rate(own, 3.0, SEEDS)
+    assert stretched is not None
+    for other, seconds, rate in ((clustered, 15, 200), (stretched, 30, 200), (more, 15, 600)):
+        (spike,) = other.schedules[0].spikes
+        length = (spike.end_ns - spike.start_ns) / 1e9
+        inside = (other.schedules[0].spike == 0).sum() / length
+        assert other.duration_s == pytest.approx(seconds, abs=0.1)
+        assert inside == pytest.approx(rate, rel=0.35 if other is clustered else 0.12)
+
+    def gap_cv(one: Offered) -> float:
+        gaps = np.diff(one.schedules[0].intended_ns[one.schedules[0].spike == 0])
+        return float(gaps.std() / gaps.mean())
+
+    assert gap_cv(clustered) > 2 > gap_cv(stretched)
+
+
+def test_the_answer_grows_with_the_peak_and_with_burstiness() -> None:
+    made = plan(vary=True, families=(WARM,))
+    for what in (PEAK, BURSTINESS):
+        sizes = [one.answer.slots * one.answer.replicas for one in made.variations if one.what == what and one.answer is not None]
+        assert sizes == sorted(sizes) and sizes[-1] > sizes[0]
+    planned = [one for one in made.variations if one.planned]
+    assert {one.what for one in planned} == {PEAK, LENGTH, BURSTINESS}
+    assert made.answer is not None and all(one.answer == made.answer.candidate for one in planned)
+
+
+def test_a_load_too_small_to_be_made_smaller_is_planned_all_the_same() -> None:
+    made = plan(text="constant:rate=1,duration=1s", vary=True, families=(WARM,))
+    assert made.holds and made.answer is not None and made.answer.candidate.slots == 1
+    assert 1.0 in {one.value for one in made.variations}
+
+
+def test_no_size_on_the_frontier_is_beaten_by_another() -> None:
+    tried = [one for one in plan().tried if one.values_ns[0] is not None]
+    best = pareto(tried)
+    for one in best:
+        assert not [other for other in tried if (other.held_bytes or 0) < (one.held_bytes or 0) and other.value_ns < one.value_ns]
+    assert 2 <= len(best) < len(tried)
+
+
+# Rules of thumb
+
+
+def test_erlang_c_is_the_textbook_s() -> None:
+    assert erlang_c(1, 0.5) == pytest.approx(0.5)
+    assert erlang_c(2, 1.0) == pytest.approx(1 / 3)
+    assert erlang_c(10, 8.0) == pytest.approx(0.409, abs=5e-4)
+    assert erlang_c(3, 3.0) == 1.0
+    assert erlang_c_slots(50, 0.02, 0.01, 0.99) is None  # no number makes a service shorter
+    # With a bound that is the service time nobody may wait: of a load of 1, 2.0 % do with four servers, 0.4 % with five.
+    assert erlang_c(4, 1.0) == pytest.approx(0.0204, abs=1e-4) and erlang_c(5, 1.0) == pytest.approx(0.0038, abs=1e-4)
+    assert erlang_c_slots(50, 0.02, 0.02, 0.99) == 5
+
+
+def test_rules_of_thumb_take_what_they_say() -> None:
+    rules = {
+        rule.name: rule.slots
+        for rule in rules_of_thumb(
+            mean_per_s=10, peak_per_s=100, service_s=0.02, bound_s=0.1, share=0.99, memory_bytes=1000 * MB, model_bytes=102 * MB
+        )
+    }
+    assert rules == {"always 1": 1, "Erlang C at the mean rate": 1, "Erlang C at the peak rate": 3, "memory / model size": 9}
+
+
+# Prices
+
+
+def test_prices_are_read_as_people_write_them() -> None:
+    assert (parse_price("2.5/h").per_hour, parse_price("$60/day").per_hour, parse_price("2").per_hour) == (2.5, 2.5, 2.0)
+    paid = cost(parse_price("3.6/h"), 2, 10.0)
+    assert (paid.per_hour, paid.per_million) == (7.2, pytest.approx(200.0))
+    for text in ("-1/h", "free", "2.5/week", "nan/h"):
+        with pytest.raises(BenchError, match="--price"):
+            parse_price(text)
+
+
+# Nonsense
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"slo": "p99=5ms"}, "half of the requests take longer than that with nobody else there"),
+        ({"bounds": bounds(usable=120 * MB)}, "--memory leaves 120 MB behind the reserve, and one slot of known needs 175 MB"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_simulated(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BenchError, match=complaint):
+        plan(**given)
+
+
+def test_memory_without_a_measured_slot_is_refused() -> None:
+    unknown = HeldMemory(kind="resident", base_bytes=None, engine_bytes=None, slot_bytes=None)
+    with pytest.raises(BenchError, match="--memory needs to know what a slot holds"):
+        plan(measured=measured(memory=unknown), bounds=bounds(usable=10**9))
+
+
+def test_what_was_measured_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    own = measured()
+    back = read_measured(tmp_path, json.loads(json.dumps(write_measured(own, tmp_path))))
+    assert all((one == other).all() for one, other in zip(own.levels, back.levels, strict=True))
+    assert (back.overhead_ns == own.overhead_ns).all() and back.memory == own.memory and back.throughput_per_s == own.throughput_per_s
+    for name in ("cold_load_ns", "load_ns", "slot_ns", "ready_ns"):
+        assert (getattr(back.starts, name) == getattr(own.starts, name)).all()
+    (tmp_path / "measured.parquet").write_bytes(b"damaged")
+    with pytest.raises(BenchError, match="make the plan again"):
+        read_measured(tmp_path, {})
+
+
+def test_runs_of_two_engines_are_not_put_together(tmp_path: Path) -> None:
+    from plan_runs import curve_run
+
+    from bench.capacity.service import read_service_curve
+
+    other = dataclasses.replace(starts(), engine={**starts().engine, "precision": "fp16"})
+    with pytest.raises(BenchError, match="precision is fp32 in the curve and fp16 in the cold starts"):
+        fit(read_service_curve(curve_run(tmp_path / "curve")), other, {})

@@ -1,0 +1,151 @@
+"""Predicted against measured, where what was measured is the model's own truth with other seeds: the errors are then the noise,
+and the right sizes are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plan_runs import BASE, ENGINE_MB, MS, SLOT, load_run, load_runs, measured
+
+from bench.capacity.served import served
+from bench.capacity.sizes import PLAN, is_right, right_of
+from bench.capacity.validation import Compared, Validation, runs_to_compare, validate
+from bench.errors import BenchError
+from bench.records import open_run
+
+BURST = "train:base=20,peak=150,hold=1s,rest=2s,spikes=2"
+SLO_NS = 60 * MS
+SEEDS = range(1, 9)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two to five slots, five runs each."""
+    return load_runs(tmp_path_factory.mktemp("runs"), BURST, (2, 3, 4, 5), seeds=(11, 12, 13, 14, 15))
+
+
+@pytest.fixture(scope="module")
+def made(runs: list[Path]) -> Validation:
+    found, left_out = runs_to_compare(runs)
+    assert not left_out
+    return validate(measured(), found, plan="plan", slo_ns=SLO_NS, memory_bytes=10**9, seeds=SEEDS)
+
+
+def test_runs_of_one_load_and_size_are_pooled(made: Validation) -> None:
+    assert [(case.slots, len(case.runs)) for case in made.cases] == [(2, 5), (3, 5), (4, 5), (5, 5)]
+    assert made.runs == 20 and all(case.arrivals > 1000 for case in made.cases)
+
+
+def test_a_server_that_is_the_model_lies_where_the_model_expects_it(made: Validation) -> None:
+    assert made.inside >= 3  # of 4 at 95 % each, with these seeds
+    assert made.median_error is not None and made.noise is not None and made.worst_error is not None
+    assert made.median_error < 0.1 < made.worst_error + 0.1
+    for case in made.cases:
+        assert case.p50.error == pytest.approx(0, abs=0.1)
+        assert case.predicted_bytes == case.measured_bytes == BASE + ENGINE_MB + case.slots * SLOT
+        assert case.predicted_shed == case.measured_shed == 0
+
+
+def test_a_server_that_is_slower_than_the_model_lies_outside(runs: list[Path]) -> None:
+    quick = dataclasses.replace(measured(), levels=tuple(level // 2 for level in measured().levels))
+    found, _ = runs_to_compare(runs[5:10])
+    other = validate(quick, found, plan="plan", slo_ns=SLO_NS, memory_bytes=None, seeds=SEEDS)
+    assert other.inside == 0
+    assert other.cases[0].p99.error is not None and other.cases[0].p99.error < -0.4
+
+
+def test_every_spike_is_compared(made: Validation) -> None:
+    for case in made.cases:
+        assert len(case.spikes) == 2 * len(case.runs)
+        assert {one.run for one in case.spikes} == set(case.runs)
+        assert all(one.predicted_p99_ns and one.measured_p99_ns and one.arrivals > 50 for one in case.spikes)
+    slow, quick = made.cases[0], made.cases[-1]
+    assert all(one.measured_p99_ns > other.measured_p99_ns for one, other in zip(slow.spikes, quick.spikes, strict=True))  # type: ignore[operator]
+
+
+def test_the_predicted_size_is_the_right_one_and_rules_of_thumb_are_scored_beside_it(made: Validation) -> None:
+    (score,) = made.scores
+    assert [size.slots for size in score.sizes] == [2, 3, 4, 5]
+    times = [size.p99_ns for size in score.sizes]
+    assert times == sorted(times, reverse=True)
+    guesses = {guess.rule: guess for guess in score.guesses}
+    assert guesses[PLAN].right is True
+    assert guesses["always 1"].right is False
+    assert guesses["memory / model size"].slots == 10**9 // 2_000_000 and guesses["memory / model size"].right is False
+    assert right_of(made.scores)[PLAN] == (1, 1)
+    assert "the predicted number of slots is right in 1 of 1 loads" in made.sentence and "always 1: 0" in made.sentence
+
+
+def test_which_size_is_right_follows_from_those_that_were_measured() -> None:
+    clear = {2: "too few", 3: "enough"}
+    assert [is_right(slots, clear) for slots in (1, 2, 3, 4)] == [False, False, True, False]
+    straddling = {2: "too few", 3: "either", 4: "enough"}
+    assert [is_right(slots, straddling) for slots in (2, 3, 4, 5)] == [False, True, True, False]
+    assert is_right(1, {1: "enough"}) is True  # there is no smaller one
+    assert is_right(3, {4: "enough"}) is None
+    assert is_right(7, {4: "too few"}) is None and is_right(4, {4: "too few"}) is False
+
+
+def test_an_error_is_relative_and_unknown_where_something_is_missing() -> None:
+    one: dict[str, Any] = dict.fromkeys(("low_ns", "high_ns", "lowest_run_ns", "highest_run_ns"))
+    assert Compared(predicted_ns=120.0, measured_ns=100.0, **one).error == pytest.approx(0.2)
+    assert Compared(predicted_ns=120.0, measured_ns=None, **one).error is None
+    assert Compared(predicted_ns=120.0, measured_ns=100.0, **one).inside is None
+    assert Compared(predicted_ns=120.0, measured_ns=100.0, **{**one, "low_ns": 90.0, "high_ns": 99.0}).inside is False
+
+
+def test_every_mode_is_predicted_with_its_own_settings(tmp_path: Path) -> None:
+    lazy = load_run(tmp_path / "lazy", BURST, seed=5, slots=4, mode="lazy")
+    cold = load_run(tmp_path / "cold", "constant:rate=2,duration=60s", seed=5, slots=3, mode="cold-load")
+    made = validate(measured(), [open_run(lazy), open_run(cold)], plan="plan", slo_ns=None, memory_bytes=None, seeds=SEEDS)
+    by_mode = {case.mode: case for case in made.cases}
+    assert by_mode["cold-load"].p99.error == pytest.approx(0, abs=0.02)  # 200 ms of load, 20 of service
+    assert by_mode["cold-load"].p99.measured_ns > 200 * MS  # type: ignore[operator]
+    assert by_mode["lazy"].p50.error == pytest.approx(0, abs=0.1)
+    assert made.scores == ()  # nobody said what is good enough
+
+
+def test_how_a_server_was_set_is_read_from_the_run(tmp_path: Path) -> None:
+    options = {"min": "2", "max": "5", "idle": "7s", "queue": "9", "acquire": "300ms", "sharing": "copy"}
+    run = load_run(tmp_path / "elastic", "constant:rate=5,duration=2s", seed=1, slots=5, mode="warm-pool", slo="80ms")
+    record = json.loads((run / "run.json").read_text())
+    record["setup"] = {"mode": "elastic", "options": options}
+    (run / "run.json").write_text(json.dumps(record))
+    how = served(open_run(run))
+    assert (how.candidate.family, how.candidate.minimum, how.candidate.slots, how.sharing, how.slo_ns) == ("elastic", 2, 5, "copy", 80 * MS)
+    assert (how.rules.queue_limit, how.rules.acquire_timeout_ns, how.rules.idle_timeout_ns) == (9, 300 * MS, 7 * 10**9)
+    del record["setup"]
+    record["target"] = {"server_parameters": {"mode": "warm-pool", "pool_size": 3, "sharing": "engine"}}
+    (run / "run.json").write_text(json.dumps(record))
+    assert served(open_run(run)).candidate.slots == 3
+    record["target"] = {}
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(BenchError, match="does not say how its server was set"):
+        served(open_run(run))
+
+
+def test_runs_of_another_engine_are_refused(tmp_path: Path) -> None:
+    run = load_run(tmp_path / "run", "constant:rate=50,duration=3s", seed=1, slots=2)
+    other = measured(engine={**measured().engine, "precision": "int8"})
+    given: dict[str, Any] = {"plan": "plan", "slo_ns": None, "memory_bytes": None, "seeds": range(2)}
+    with pytest.raises(BenchError, match=r"of another engine than the plan \(precision fp32 and not int8"):
+        validate(other, [open_run(run)], **given)
+    assert validate(other, [open_run(run)], anyway=True, **given).runs == 1
+
+
+def test_what_is_no_load_run_is_refused(tmp_path: Path) -> None:
+    from plan_runs import curve_run
+
+    with pytest.raises(BenchError, match="is a curve run; a plan is validated with load runs"):
+        runs_to_compare([curve_run(tmp_path / "curve", slots=1)])
+
+
+def test_the_same_seeds_give_the_same_validation(runs: list[Path], made: Validation) -> None:
+    found, _ = runs_to_compare(runs)
+    again = validate(measured(), found, plan="plan", slo_ns=SLO_NS, memory_bytes=10**9, seeds=SEEDS)
+    assert again == made and not np.isnan(again.median_error or np.nan)
