@@ -9,8 +9,8 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)  ## a cold start taken apart, a short burst, an HTML report
 	$(BIN)/bench demo
 
-test: $(INSTALLED) check  ## the whole quick suite: lint, types, tests, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(INSTALLED) check  ## the whole quick suite: lint, types, tests, in three processes (they wait more than they compute)
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

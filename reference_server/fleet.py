@@ -173,9 +173,9 @@ class Fleet:
             self._make()
 
     def _make(self) -> None:
+        now = now_ns()  # before the thread begins: its load is not to be longer than what is counted
         maker = self._new_thread(f"{self._name}-slot")
         self.makers.add(maker)
-        now = now_ns()
         self._set_barren_clock(now)
         maker.making.began_ns, maker.making.began_barren_ns = now, self.barren_clock.read(now)
 
