@@ -110,6 +110,7 @@ def trace_command(
     from bench.load.traces.importing import import_trace
     from bench.load.traces.rows import Options
     from bench.load.traces.times import UNIT_DIGITS
+    from bench.load.traces.told import coarse_tick_ns, how_it_was_read
 
     if unit is not None and unit not in UNIT_DIGITS:
         raise BenchError(f"--unit {unit!r} is not a unit of time stamps: write s, ms, us or ns")
@@ -123,21 +124,16 @@ def trace_command(
         columns=kept,
         max_bad_share=max_bad,
     )
-    if spread is None and scale_time is None and _in_whole_seconds(schedule):
+    tick_ns = coarse_tick_ns(schedule.intended_ns) if spread is None and scale_time is None else None
+    if tick_ns is not None:
+        tick = format_duration(tick_ns)
         typer.echo(
-            "warning: the times are whole seconds, so that all arrivals of a second come at once; --spread 1s draws each from its second",
-            err=True,
+            f"warning: the clock's tick is {tick}, and all arrivals of one come at once; --spread {tick} draws each from its tick", err=True
         )
     if not as_json:
-        for line in _how_it_was_read(schedule.provenance):
+        for line in how_it_was_read(schedule.provenance):
             typer.echo(line)
     _finish(schedule, out, title=f"{file.name}  {schedule.provenance['format']}", plot=plot, force=force, as_json=as_json, more={})
-
-
-def _in_whole_seconds(schedule: Schedule) -> bool:
-    """Whether the trace's clock ticks in seconds, with several arrivals in one tick."""
-    times = schedule.intended_ns
-    return bool((times % 10**9 == 0).all() and (times[1:] == times[:-1]).any() and times[-1] > 0)
 
 
 def _steps(
@@ -236,35 +232,3 @@ def _sparkline(schedule: Schedule) -> str:
     rates = rate_over_time(schedule.intended_ns, schedule.duration_ns, _SPARK_WIDTH)
     levels = rates / rates.max() * (len(_SPARKS) - 1)
     return "".join(_SPARKS[round(level)] if rate else " " for level, rate in zip(levels.tolist(), rates.tolist(), strict=True)).rstrip()
-
-
-def _how_it_was_read(about: Any) -> list[str]:
-    """What was decided on the way from the file to the arrivals."""
-    lines = [
-        f"format      {about['format']}, told by {about['format_told_by']}"
-        + ("" if about["format_told_by"] == "the option" else " (--format overrides)")
-    ]
-    if about["compression"] != "none" or about["encoding"] != "utf-8":
-        lines.append(f"file        {about['compression']}, {about['encoding']}")
-    lines.append(f"unit        {about['unit']}; origin {about['origin']}")
-    lines += [f"{key if len(key) < 11 else '':<12}{note if len(key) < 11 else f'{key}: {note}'}" for key, note in about["notes"].items()]
-    others = f", {about['rows_of_other_kinds']:,} of other kinds" if about["rows_of_other_kinds"] else ""
-    lines.append(
-        f"rows        {about['rows']:,} read, {about['rows_bad']:,} of them unreadable and left out, "
-        f"blank lines: {about['lines_blank']:,}{others}"
-    )
-    lines += [f"            line {bad['line']}: {bad['why']}" for bad in about["first_bad"]]
-    if about["rows_out_of_order"]:
-        lines.append(
-            f"order       {about['rows_out_of_order']:,} rows out of order (backward steps: {about['backward_steps']:,}), sorted stably"
-        )
-    for step in about["transformations"]:
-        shown = ", ".join(f"{key.removesuffix('_ns')} {_shown(key, value)}" for key, value in step.items() if key != "step")
-        lines.append(f"{step['step']:<12}{shown}")
-    return lines
-
-
-def _shown(key: str, value: Any) -> str:
-    if key.endswith("_ns"):
-        return "the end" if value is None else format_duration(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import Schedule, read_schedule
 from bench.load.traces.importing import import_trace
 from bench.load.traces.rows import Options
+from bench.load.traces.told import how_it_was_read
 from scenarios.openloop.options import Option
 
 SOURCES = (
@@ -41,6 +43,8 @@ def from_source(template: str | None) -> Callable[[Any], Schedule]:
             return parse_arrivals(value).schedule(options.seed)
         if given[0].name == "schedule":
             return read_schedule(Path(value))
-        return import_trace(Path(value), options=Options(seed=options.seed))
+        schedule = import_trace(Path(value), options=Options(seed=options.seed))
+        print("\n".join(how_it_was_read(schedule.provenance)), file=sys.stderr, flush=True)
+        return schedule
 
     return make_schedule
