@@ -126,7 +126,7 @@ def trace_command(
     )
     tick_ns = coarse_tick_ns(schedule.intended_ns) if spread is None and scale_time is None else None
     if tick_ns is not None:
-        tick = format_duration(tick_ns)
+        tick = f"{tick_ns / 1e9:g}s"
         typer.echo(
             f"warning: the clock's tick is {tick}, and all arrivals of one come at once; --spread {tick} draws each from its tick", err=True
         )
