@@ -501,6 +501,9 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         cases: list[tuple[str, list[str], str]] = [
             (server.url + "/elsewhere", [], "not as a V2 inference server"),
             ("ftp://x", [], "not an address like"),
+            ("http://[::1", [], "not an address like"),
+            (f"http://{'a' * 64}.example", [], "not an address like"),
+            (server.url + "/\u00e9", [], "not an address like"),
             (server.url, ["--model", "nope"], "has no model 'nope'"),
             (none.url, [], "does not tell which models"),
             (server.url, ["--peak-rate", "0"], "--peak-rate is 0, and must be above 0"),
@@ -520,6 +523,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
             (server.url, ["--results", "/proc/nowhere"], "cannot be written"),
             (server.url, ["--deadline", "10"], "--deadline '10' is not a time"),
             (server.url, ["--max-connections", "0"], "at least 1"),
+            (server.url, ["--verify-every", str(10**30)], f"at most {2**63 - 1}"),
         ]
         given = json.dumps([["--host", url, "--results", str(tmp_path), *arguments] for url, arguments, _ in cases])
         command = [sys.executable, "-c", MANY, str(ROOT / "scenarios" / "burst.py")]
