@@ -363,6 +363,33 @@ def test_stopping_early_leaves_the_rest_as_rows(tmp_path: Path, server: SmallSer
     assert code == (0 if check_run(run.path).valid else 3)
 
 
+@pytest.mark.parametrize("when", ["before the run", "while it ends"])
+def test_ctrl_c_that_cannot_wait_ends_at_once_without_a_traceback(tmp_path: Path, when: str) -> None:
+    came = threading.Event()
+    held: list[socket.socket] = []
+
+    async def never(_: Exchange) -> None:
+        came.set()
+
+    with SmallServer(answer=never) as server, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = server.url if when == "while it ends" else f"http://127.0.0.1:{silent.getsockname()[1]}"
+        locust = Locust(tmp_path, url, "--arrivals", "constant:rate=100,duration=10min", scenario="burst")
+        if when == "while it ends":
+            until(came.is_set, "a request comes")  # none is answered, so that the end takes its 2 s
+            locust.process.send_signal(signal.SIGINT)
+            until(lambda: "the run ends" in (tmp_path / "locust.log").read_text(), "the run ends")
+        else:
+            held.append(silent.accept()[0])  # it asks for the model, and waits
+        locust.process.send_signal(signal.SIGINT)
+        assert locust.wait() == 130, locust.out
+        for one in held:
+            one.close()
+    assert "Traceback" not in locust.out
+    assert len(list(tmp_path.glob("results/*.partial"))) == (when == "while it ends")
+
+
 def test_kill_9_leaves_what_was_flushed(tmp_path: Path, server: SmallServer) -> None:
     locust = Locust(tmp_path, server.url, "--arrivals", "constant:rate=200,duration=10min", scenario="burst")
 
