@@ -363,6 +363,33 @@ def test_stopping_early_leaves_the_rest_as_rows(tmp_path: Path, server: SmallSer
     assert code == (0 if check_run(run.path).valid else 3)
 
 
+@pytest.mark.parametrize("when", ["before the run", "while it ends"])
+def test_ctrl_c_that_cannot_wait_ends_at_once_without_a_traceback(tmp_path: Path, when: str) -> None:
+    came = threading.Event()
+    held: list[socket.socket] = []
+
+    async def never(_: Exchange) -> None:
+        came.set()
+
+    with SmallServer(answer=never) as server, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = server.url if when == "while it ends" else f"http://127.0.0.1:{silent.getsockname()[1]}"
+        locust = Locust(tmp_path, url, "--arrivals", "constant:rate=100,duration=10min", scenario="burst")
+        if when == "while it ends":
+            until(came.is_set, "a request comes")  # none is answered, so that the end takes its 2 s
+            locust.process.send_signal(signal.SIGINT)
+            until(lambda: "the run ends" in (tmp_path / "locust.log").read_text(), "the run ends")
+        else:
+            held.append(silent.accept()[0])  # it asks for the model, and waits
+        locust.process.send_signal(signal.SIGINT)
+        assert locust.wait() == 130, locust.out
+        for one in held:
+            one.close()
+    assert "Traceback" not in locust.out
+    assert len(list(tmp_path.glob("results/*.partial"))) == (when == "while it ends")
+
+
 def test_kill_9_leaves_what_was_flushed(tmp_path: Path, server: SmallServer) -> None:
     locust = Locust(tmp_path, server.url, "--arrivals", "constant:rate=200,duration=10min", scenario="burst")
 
@@ -501,6 +528,9 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         cases: list[tuple[str, list[str], str]] = [
             (server.url + "/elsewhere", [], "not as a V2 inference server"),
             ("ftp://x", [], "not an address like"),
+            ("http://[::1", [], "not an address like"),
+            (f"http://{'a' * 64}.example", [], "not an address like"),
+            (server.url + "/\u00e9", [], "not an address like"),
             (server.url, ["--model", "nope"], "has no model 'nope'"),
             (none.url, [], "does not tell which models"),
             (server.url, ["--peak-rate", "0"], "--peak-rate is 0, and must be above 0"),
@@ -520,6 +550,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
             (server.url, ["--results", "/proc/nowhere"], "cannot be written"),
             (server.url, ["--deadline", "10"], "--deadline '10' is not a time"),
             (server.url, ["--max-connections", "0"], "at least 1"),
+            (server.url, ["--verify-every", str(10**30)], f"at most {2**63 - 1}"),
         ]
         given = json.dumps([["--host", url, "--results", str(tmp_path), *arguments] for url, arguments, _ in cases])
         command = [sys.executable, "-c", MANY, str(ROOT / "scenarios" / "burst.py")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 import socket
 import threading
@@ -129,3 +131,60 @@ def test_every_byte_is_sent_in_order_however_little_is_taken_at_once(listener: s
     finally:
         pool.close()
         payload.close()
+
+
+@pytest.mark.parametrize("missing", ["memfd_create", "sendfile"])
+def test_where_the_kernel_cannot_send_from_a_file_the_bytes_are_copied(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, missing, refuse)
+    content = random.Random(3).randbytes(65_536)
+    payload = Payload(content)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sent = 0
+        arrived = b""
+        while len(arrived) < len(content):
+            sent += payload.send(ours, sent) if sent < len(content) else 0
+            arrived += theirs.recv(1 << 17)
+    payload.close()
+    assert arrived == content
+
+
+def test_a_refusal_counts_though_the_connection_broke_before_all_was_sent(listener: socket.socket) -> None:
+    owner = Heard()
+    pool = pool_of(listener, owner)
+    payload = Payload(bytes(8_000_000))
+    try:
+        connection = pool.send(0, payload)
+        server, _ = listener.accept()
+        until(lambda: connection.wrote)
+        server.sendall(b"HTTP/1.1 503 Busy\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        server.close()  # with bytes unread: a reset follows the answer
+        while True:  # what the loop does where it looks at the writing end first
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    payload.send(connection.socket, 0)
+                except OSError as error:
+                    connection._refused(error)
+                    break
+        assert owner.failures == ["the answer cannot be read (ArithmeticError: a defect of the owner)"] and connection.reply.status == 503
+    finally:
+        pool.close()
+        payload.close()
+
+
+def test_of_a_host_with_several_addresses_the_one_that_listens_is_used(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", one.getsockname()) for one in (silent, listener)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        owner = Heard()
+        pool = pool_of(listener, owner)
+        try:
+            connection = pool.send(0, Payload(b"x"))
+            until(lambda: connection.wrote)
+            assert connection.socket.getpeername() == listener.getsockname() and not owner.failures
+        finally:
+            pool.close()

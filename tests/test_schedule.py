@@ -96,6 +96,11 @@ def test_a_file_from_another_writer_reads_when_it_keeps_the_format(tmp_path: Pat
         ([0, 1], {}, {"duration_ns": None}, "damaged"),
         ([0, 1], {}, {"duration_ns": float("inf")}, "damaged"),
         ([0, 1], {}, {"duration_ns": float("nan")}, "damaged"),
+        ([0, 1], {}, {"provenance": {"rate": float("nan")}}, "damaged"),
+        ([0, 1], {}, {"spikes": [{"index": 0, "start_ns": 0, "end_ns": 1, "peak_rate": float("inf")}]}, "damaged"),
+        ([0, 1], {}, {"spikes": [{"index": -1, "start_ns": 0, "end_ns": 1, "peak_rate": 1}]}, "spike table"),
+        ([0, 1], {}, {"spikes": [{"index": 0, "start_ns": 0, "end_ns": 1, "peak_rate": 1}] * 2}, "spike table"),
+        ([0, 1], {}, {"spikes": [{"index": 0, "start_ns": 1, "end_ns": 0, "peak_rate": 1}]}, "spike table"),
         ([0, 1], {}, {"spikes": [{"index": "a", "start_ns": 0, "end_ns": 1, "peak_rate": 1}]}, "damaged"),
     ],
 )
@@ -116,6 +121,14 @@ def test_a_column_that_would_be_there_twice_is_named() -> None:
 def test_a_missing_column_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(BenchError, match=f"no column {name}"):
         read_schedule(_written(tmp_path, _table([0, 1]).drop_columns([name])))
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path, schedule: Schedule) -> None:
+    write_schedule(schedule, tmp_path / "a.parquet")
+    table = pq.read_table(tmp_path / "a.parquet")
+    pq.write_table(table.append_column("seq", table.column("seq")), tmp_path / "b.parquet")
+    with pytest.raises(BenchError, match="two columns seq"):
+        read_schedule(tmp_path / "b.parquet")
 
 
 def test_what_is_no_schedule_is_one_sentence(tmp_path: Path, schedule: Schedule) -> None:

@@ -162,14 +162,15 @@ def read_schedule(path: Path) -> Schedule:
         raise BenchError(f"{path} is a Parquet file but not a schedule: write one with `bench schedule` or `bench trace`")
     try:
         about = json.loads(stored)
+        json.dumps(about, allow_nan=False)  # JSON has no NaN and no infinity, though Python's reader takes them
         version = about["schema_version"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BenchError(f"{path} has damaged schedule metadata: write it again") from None
     if type(version) is not int or version != SCHEMA_VERSION:
         raise BenchError(f"{path} is a schedule of version {version!r}, this program reads version {SCHEMA_VERSION}: write it again")
     for name, kind in OWN_COLUMNS.items():
-        if name not in table.column_names:
-            raise BenchError(f"{path} has no column {name}: write it again")
+        if table.column_names.count(name) != 1:
+            raise BenchError(f"{path} has {'two columns' if name in table.column_names else 'no column'} {name}: write it again")
         try:
             table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
         except pa.ArrowException:
@@ -190,7 +191,7 @@ def _check(schedule: Schedule, where: str) -> None:
     for name in ("seq", "intended_ns"):
         if schedule.table.column(name).null_count:
             raise BenchError(f"{where} has rows without {name}: write it again")
-    times, seq, spike = schedule.intended_ns, schedule.seq, schedule.spike
+    times, seq, in_spike = schedule.intended_ns, schedule.seq, schedule.spike
     if times.min() < 0:
         raise BenchError(
             f"{where} has a negative time, {times.min()} ns, in row {int(times.argmin())}: times count from the start of the run"
@@ -202,9 +203,14 @@ def _check(schedule: Schedule, where: str) -> None:
         raise BenchError(f"{where} has an arrival at {times[-1]} ns, after its duration of {schedule.duration_ns} ns: write it again")
     if seq[0] < 0 or (seq[1:] <= seq[:-1]).any():
         raise BenchError(f"{where} has a seq that does not grow from row to row: write it again")
-    if schedule.table.column("spike").null_count < len(schedule) and not set(np.unique(spike).tolist()) <= {
+    known = [spike.index for spike in schedule.spikes]
+    if len(set(known)) < len(known) or min(known, default=0) < 0 or any(one.end_ns < one.start_ns for one in schedule.spikes):
+        raise BenchError(
+            f"{where} has a spike table with an index that is negative or there twice, or an end before its start: write it again"
+        )
+    if schedule.table.column("spike").null_count < len(schedule) and not set(np.unique(in_spike).tolist()) <= {
         NO_SPIKE,
-        *(known.index for known in schedule.spikes),
+        *known,
     }:
         raise BenchError(f"{where} has arrivals of a spike that its spike table does not know: write it again")
 

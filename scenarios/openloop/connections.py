@@ -6,6 +6,7 @@ these callbacks may wait.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -23,6 +24,7 @@ _READ, _WRITE = 1, 2
 _PIECE = 262_144
 _OPENING_AT_ONCE = 2
 _OPENING_STEP_S = 0.004
+_PROBE_S = 2.0
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -143,7 +145,7 @@ class Connection:
             return
         except OSError as error:
             if error.errno != errno.ENOTCONN:
-                self._broken(_reason(error))
+                self._refused(error)
             return
         if not self.wrote:
             self.wrote = True
@@ -155,26 +157,36 @@ class Connection:
             self._payload = None
             self._writer.stop()
 
-    def _readable(self) -> None:
+    def _refused(self, error: OSError) -> None:
+        """The request cannot be sent on. An answer that came before the connection broke, as a refusal may, still counts."""
+        number = self.number
+        while self.number == number and self._readable():
+            pass
+        if self.number == number:
+            self._broken(_reason(error))
+
+    def _readable(self) -> bool:
         # The loop only prints what a callback raises, and the request would look as if no answer had come.
         try:
-            self._read()
+            return self._read()
         except Exception as error:
             self._broken(f"the answer cannot be read ({type(error).__name__}: {error})"[:200])
+            return True
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Take what is there. False where nothing is."""
         try:
             data = self.socket.recv(_PIECE)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             if error.errno == errno.ENOTCONN:
-                return
+                return False
             self._broken(_reason(error))
-            return
+            return True
         if self.number < 0:
             self.close()  # idle: the server closed it, or speaks without being asked
-            return
+            return True
         if not data:
             if self.reply.closed():
                 self._finished()
@@ -182,14 +194,15 @@ class Connection:
                 self._broken("the connection was closed in the middle of the answer")
             else:
                 self._broken("the connection was closed without an answer")
-            return
+            return True
         try:
             whole = self.reply.feed(data)
         except BadReply as error:
             self._broken(str(error))
-            return
+            return True
         if whole:
             self._finished()
+        return True
 
     def _finished(self) -> None:
         early = self._payload is not None  # answered before all of it was taken, as a refusal may be
@@ -218,8 +231,7 @@ class Pool:
     """Connections to one address, opened beforehand and on demand up to a limit. Not one more is opened than that."""
 
     def __init__(self, *, address: tuple[str, int], limit: int, owner: Owner, loop: Any, clock: Callable[[], int]) -> None:
-        family, kind, protocol, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-        self._family, self._kind, self._protocol, self._where = family, kind, protocol, where
+        self._family, self._kind, self._protocol, self._where = _reachable(*address)
         self.limit = limit
         self.limit_reason = f"limit of {limit} connections reached"
         self._owner = owner
@@ -343,6 +355,20 @@ class Pool:
         self.opened += 1
         self.most_open = max(self.most_open, len(self.connections))
         return connection
+
+
+def _reachable(host: str, port: int) -> tuple[int, int, int, Any]:
+    """(family, kind, protocol, address) of a host: of several, the first at which somebody listens, as `localhost` may be ::1 too.
+    Raises OSError where the host is not known."""
+    found = [
+        (family, kind, protocol, where) for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    ]
+    for family, kind, protocol, where in found if len(found) > 1 else ():
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.settimeout(_PROBE_S)
+            probe.connect(where)
+            return family, kind, protocol, where
+    return found[0]
 
 
 def _reason(error: OSError) -> str:

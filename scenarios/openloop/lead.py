@@ -24,7 +24,7 @@ from scenarios.openloop.options import Scenario, make_plan
 from scenarios.openloop.run import Plan, Run, run_bench
 from scenarios.openloop.sink import SCHEMA, STOPPED
 from scenarios.openloop.web_form import options_of_form
-from scenarios.openloop.worker import DONE, GO, PING, READY, ROWS, SHARE, STOP, Worker, share_from
+from scenarios.openloop.worker import DONE, DRAIN_S, GO, PING, READY, ROWS, SHARE, STOP, Worker, share_from
 
 _LEAD_TIME_NS = 300_000_000
 _READY_S = 60.0
@@ -110,6 +110,7 @@ class Lead:
         if self._greenlet is None or self._greenlet.ready() or self._greenlet is gevent.getcurrent():
             return
         self._stopping = True
+        logger.info("the run ends: what is in flight gets %.0f s (Ctrl-C again ends at once)", DRAIN_S)
         self._send_all(STOP, {"reason": STOPPED})
         self._news.set()
         self._greenlet.join(timeout=_STOP_S)

@@ -21,7 +21,7 @@ from typing import Any
 import gevent
 
 from bench.clock import now_ns
-from bench.errors import EXIT_WRONG_INPUT
+from bench.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT
 from scenarios.openloop.lead import Lead
 from scenarios.openloop.options import DEFAULT_HOST, Scenario
 from scenarios.openloop.sink import STOPPED
@@ -55,11 +55,13 @@ def install(scenario: Scenario) -> None:
 
     def on_init(environment: Any, runner: Any, web_ui: Any = None, **_: Any) -> None:
         # Python's own handler would raise inside whatever runs, which may be the dispatcher between two of its steps.
-        gevent.signal_handler(signal.SIGINT, _interrupt)
+        interrupt = _Interrupt()
+        gevent.signal_handler(signal.SIGINT, interrupt)
         if isinstance(runner, WorkerRunner):
             _attach_worker(environment, runner)
         else:
             _attach_lead(scenario, environment, runner, web_ui)
+        interrupt.ends_run = True
 
     events: Any = locust.events
     events.init_command_line_parser.add_listener(add_options)
@@ -82,9 +84,18 @@ def _keep_to_itself(parser: Any) -> None:
             parser.set_defaults(master_port=port, master_bind_port=port)
 
 
-def _interrupt() -> None:
-    """Raise KeyboardInterrupt in the main greenlet, as gevent does, but without its traceback."""
-    gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
+class _Interrupt:
+    """What Ctrl-C does. Once Locust waits for its run, the first one ends the run, which stays whole; whoever presses it again
+    does not want to wait for that: what there is of the run stays as `.partial`."""
+
+    def __init__(self) -> None:
+        self.ends_run = False
+
+    def __call__(self) -> None:
+        """Raise it in the main greenlet, as gevent does, but without a traceback."""
+        error = KeyboardInterrupt() if self.ends_run else SystemExit(EXIT_INTERRUPTED)
+        self.ends_run = False
+        gevent.get_hub().handle_system_error(type(error), error)
 
 
 def _attach_worker(environment: Any, runner: Any) -> None:

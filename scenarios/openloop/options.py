@@ -15,6 +15,7 @@ from scenarios.openloop.run import Plan, collect_environment
 from scenarios.openloop.target import find_target
 
 DEFAULT_HOST = "http://127.0.0.1:8000"
+_MOST = 2**63 - 1  # what a message to a worker can carry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +94,8 @@ def make_plan(scenario: Scenario, options: Any) -> Plan:
         ("--verify-every", options.verify_every, 0),
         ("--seed", options.seed, 0),
     ):
-        if value is not None and value < least:
-            raise BenchError(f"{flag} is {value}, and must be at least {least}")
+        if value is not None and not least <= value <= _MOST:
+            raise BenchError(f"{flag} is {value}, and must be at least {least} and at most {_MOST}")
     results = Path(options.results)
     RunFolder.check_writable(results)  # early, before a server is asked for anything
     schedule = scenario.make_schedule(options)

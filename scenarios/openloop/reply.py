@@ -17,7 +17,9 @@ _METRIC = re.compile(rb"([a-z]+)[ \t]*;[^,]*?dur=((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?
 _JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length:([^\r\n]*)")
 _MAX_HEAD = 65_536
 _MAX_CHUNK_LINE = 4096
-_MAX_LENGTH_DIGITS = 15  # a petabyte: more is a damaged header, and must not be waited for
+_MAX_BODY = 2 << 30  # as much as a request may have: more is a damaged length, or a body that would fill the memory
+_MAX_LENGTH_DIGITS = len(str(_MAX_BODY))
+_TOO_LONG = "the body of the answer is longer than 2 GiB"
 _MAX_PART_MS = 1e9  # a longer part than eleven days is nonsense, and must not overflow a column
 
 
@@ -74,6 +76,8 @@ class Reply:
         self._in_body = True
         self._buffer = b""
         length = self._length
+        if length > _MAX_BODY:
+            raise BadReply(_TOO_LONG)
         if len(rest) == length:
             self.body = rest
             return True
@@ -127,6 +131,8 @@ class Reply:
         body = self.body
         assert isinstance(body, bytearray)
         body += data
+        if self._length == -2 and len(body) > _MAX_BODY:
+            raise BadReply(_TOO_LONG)
         if self._length == -2 or len(body) < self._length:
             return False
         if len(body) > self._length:
@@ -172,8 +178,10 @@ class Reply:
                 size = int(line.split(b";")[0], 16)
             except ValueError:
                 size = -1
-            if not 0 <= size < 10**_MAX_LENGTH_DIGITS:
+            if size < 0:
                 raise BadReply("a chunk of the answer has no size")
+            if len(body) + size > _MAX_BODY:
+                raise BadReply(_TOO_LONG)
             self._chunk_left = size if size > 0 else -2
 
 

@@ -207,7 +207,7 @@ def connection_limit(asked: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = asked + _RESERVED_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, OverflowError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return asked if soft == resource.RLIM_INFINITY else max(1, min(asked, soft - _RESERVED_FILES))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import gevent
 import numpy as np
+import orjson
 
 from bench.engine.manifest import DATATYPES, MANIFEST_FILE, read_manifest
 from bench.errors import BenchError
@@ -27,6 +30,8 @@ _SEQUENCE = 128
 _BATCH = 1
 _MAX_DOCUMENT = 16 << 20
 _MAX_REQUEST = 2 << 30
+_MAX_AXES = 32
+_PLAIN = re.compile("[!-~]+")  # all that may stand in a request line or a Host header
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -75,7 +80,7 @@ def find_target(host: str, *, model: str | None, shape: str | None, encoding: st
     try:
         declared = _tensors(metadata["inputs"])
         outputs = tuple(Output(name=tensor, datatype=datatype, shape=sizes) for tensor, datatype, sizes in _tensors(metadata["outputs"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise BenchError(f"{host} describes model {name!r} without names, datatypes and shapes, so no request can be made for it") from None
     expected: Arrays | None = None
     tolerance: float | None = None
@@ -120,23 +125,26 @@ def find_target(host: str, *, model: str | None, shape: str | None, encoding: st
 
 def address_of(host: str) -> tuple[tuple[str, int], str]:
     """((name, port), path in front of every other path). Raises BenchError where it is no http:// address."""
-    parts = urlsplit(host)
     try:
-        port = parts.port or 80
+        parts = urlsplit(host)
+        name, port = parts.hostname or "", 80 if parts.port is None else parts.port
+        name.encode("idna")  # what resolving it would raise UnicodeError for
+        fits = parts.scheme == "http" and name != "" and port != 0 and _PLAIN.fullmatch(host) is not None
     except ValueError:
-        port = 0
-    if parts.scheme != "http" or not parts.hostname or port == 0:
+        fits = False
+    if not fits:
         raise BenchError(f"host {host!r} is not an address like http://127.0.0.1:8000; mend --host")
-    return (parts.hostname, port), parts.path.rstrip("/")
+    return (name, port), parts.path.rstrip("/")
 
 
 def _ask(host: str, address: tuple[str, int], method: str, path: str) -> Any:
     """The JSON at `path`, None where the server answers something else."""
     connection = http.client.HTTPConnection(*address, timeout=_PATIENCE_S)
     try:
-        connection.request(method, path, body=b"{}" if method == "POST" else None, headers={"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        body = reply.read(_MAX_DOCUMENT)
+        with gevent.Timeout(_PATIENCE_S, TimeoutError):  # in all: the connection's own is for each piece
+            connection.request(method, path, body=b"{}" if method == "POST" else None, headers={"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            body = reply.read(_MAX_DOCUMENT)
     except http.client.HTTPException:
         raise BenchError(f"{host} does not speak HTTP, so it is not a V2 inference server; name another with --host") from None
     except TimeoutError:
@@ -150,8 +158,8 @@ def _ask(host: str, address: tuple[str, int], method: str, path: str) -> Any:
     if reply.status != 200:
         return None
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return orjson.loads(body)  # unlike json it takes no NaN and no half character, which a run.json could not hold
+    except orjson.JSONDecodeError:
         return None
 
 
@@ -160,10 +168,15 @@ def _list(value: Any) -> list[Any]:
 
 
 def _tensors(described: list[dict[str, Any]]) -> list[tuple[str, str, tuple[int, ...]]]:
-    """(name, datatype, shape with -1 for any size) of each. Raises KeyError, TypeError, ValueError where one is not described."""
+    """(name, datatype, shape with -1 for any size) of each.
+
+    Raises KeyError, TypeError, ValueError, OverflowError where one is not described.
+    """
     tensors = [(one["name"], one["datatype"], tuple(int(size) for size in one["shape"])) for one in described]
     for one, (name, datatype, shape) in zip(described, tensors, strict=True):
-        if not isinstance(name, str) or not isinstance(datatype, str) or not isinstance(one["shape"], list) or min(shape, default=0) < -1:
+        if not isinstance(name, str) or not isinstance(datatype, str) or not isinstance(one["shape"], list):
+            raise ValueError
+        if min(shape, default=0) < -1 or len(shape) > _MAX_AXES:
             raise ValueError
     if len({name for name, _, _ in tensors}) < len(tensors):
         raise ValueError
@@ -171,11 +184,15 @@ def _tensors(described: list[dict[str, Any]]) -> list[tuple[str, str, tuple[int,
 
 
 def _refuse_huge(inputs: tuple[Input, ...]) -> None:
+    total = 0
     for one in inputs:
         size = math.prod(one.shape) * np.dtype(DATATYPES.get(one.datatype, "u1") if one.datatype != "BYTES" else "u1").itemsize
         if size > _MAX_REQUEST:
             shape = "x".join(map(str, one.shape))
             raise BenchError(f"input {one.name!r} of shape {shape} would have {size:,} bytes, more than 2 GiB; give a smaller --shape")
+        total += size
+    if total > _MAX_REQUEST:
+        raise BenchError(f"the inputs would have {total:,} bytes together, more than 2 GiB; give a smaller --shape")
 
 
 def _only_model(host: str, address: tuple[str, int], prefix: str, server: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from scenarios.openloop.verify import Output, ReplyCheck
 
 SHARE, GO, STOP, PING = "coldburst_share", "coldburst_go", "coldburst_stop", "coldburst_ping"
 READY, ROWS, DONE = "coldburst_ready", "coldburst_rows", "coldburst_done"
-_DRAIN_S = 2.0
+DRAIN_S = 2.0
 
 Send = Callable[[str, dict[str, Any]], None]
 
@@ -107,7 +107,7 @@ class Worker:
     def stop(self, reason: str) -> None:
         """End early: what was not sent becomes rows, and the share is reported as at the end. Waits for that."""
         if self._dispatcher is not None and not self._reported:
-            self._dispatcher.stop(reason, patience_s=_DRAIN_S)
+            self._dispatcher.stop(reason, patience_s=DRAIN_S)
             self._report()
 
     def _make(self, share: Share) -> Dispatcher:
