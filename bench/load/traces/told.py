@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from bench.load.traces.transform import Ints
+from bench.load.traces.transform import Ints, smallest_gap
 from bench.units import format_duration
 
 _COARSE_NS = 100_000_000
 
 
 def coarse_tick_ns(times_ns: Ints) -> int | None:
-    """The smallest gap between two times, where several arrivals have the same time and no gap is under 100 ms; else None."""
-    distinct = np.unique(times_ns)
-    if len(distinct) == len(times_ns) or len(distinct) < 2:
+    """The smallest gap between two times (sorted), where several arrivals have the same time and no gap is under 100 ms; else None."""
+    if not (times_ns[1:] == times_ns[:-1]).any() or times_ns[0] == times_ns[-1]:
         return None
-    tick = int(np.diff(distinct).min())
+    tick = smallest_gap(times_ns)
     return tick if tick >= _COARSE_NS else None
 
 
