@@ -126,7 +126,14 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        self.tasks.add(self.loop.create_task(self._run(cycle, app)))
+
+    async def _run(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """As uvicorn, but without a callback for the task's end, which would take one more turn of the loop."""
+        await cycle.run_asgi(app)
+        task = asyncio.current_task(self.loop)
+        assert task is not None
+        self.tasks.discard(task)
 
     # Reading
 

@@ -101,7 +101,7 @@ class Inference:
 
     async def _infer(self, call: _Call, request: InferRequest) -> InferReply:
         call.timing.queue_ns = now_ns() - call.started_ns
-        call.connection.running = asyncio.current_task()
+        call.connection.running = asyncio.current_task(call.connection.loop)
         try:
             outputs = await self._model.infer(request.inputs, request.names, call.timing)
         finally:
