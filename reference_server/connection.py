@@ -272,6 +272,16 @@ class Connection(HttpToolsProtocol):
         self._chunks = []
         self.cycle.message_event.set()
 
+    def take_body(self) -> bytes | None:
+        """The body of the request at hand where it is here as a whole; else `receive` gives it."""
+        cycle = self._answering
+        assert cycle is not None
+        if cycle.more_body or cycle.disconnected:
+            return None
+        body = bytes(cycle.body)  # bytes already, see _hand_over_body
+        cycle.body = bytearray()
+        return body
+
     # Answering
 
     async def answer(self, headers: bytes, chunks: Sequence[bytes | memoryview]) -> None:
