@@ -76,7 +76,7 @@ class Inference:
         else:
             await self._send_answer(call, answer)
 
-    async def _read_body(self, call: _Call, receive: Receive) -> bytes:
+    async def _read_body(self, call: _Call, receive: Receive) -> bytes | memoryview:
         headers = call.headers
         if not _HOW_IT_IS_SENT.isdisjoint(headers):
             _check_plain(headers)
@@ -84,7 +84,10 @@ class Inference:
         length = headers.get(b"content-length")
         if length is not None and int(length) > limit:
             raise RequestRefused(413, f"the body has {int(length)} bytes, the limit is {limit}")
-        if length is not None and (body := call.connection.take_body()) is not None:
+        if length is not None and b"transfer-encoding" not in headers:
+            body: bytes | memoryview | None = await call.connection.take_body()
+            if body is None:
+                raise ClientGone
             return body
         pieces: list[bytes] = []
         received = 0

@@ -80,10 +80,10 @@ class Codec:
 
     # Requests
 
-    def decode(self, body: bytes, header_length: str | None) -> InferRequest:
+    def decode(self, body: bytes | memoryview, header_length: str | None) -> InferRequest:
         """Raises RequestRefused (400) naming what was wrong. Binary inputs are read-only views of `body`."""
         json_end = len(body) if header_length is None else _parse_length(header_length, len(body))
-        known = self._known.get(body[:json_end]) if header_length is not None else None
+        known = self._known.get(bytes(body[:json_end])) if header_length is not None else None
         if known is not None and json_end + known.binary_bytes == len(body):
             return _decode_known(known, body, json_end)
         try:
@@ -112,7 +112,7 @@ class Codec:
         names, binary = self._decode_outputs(raw)
         request = InferRequest(id=_request_id(raw), inputs=inputs, shapes=shapes, names=names, binary=binary)
         if header_length is not None and request.id is None:
-            self._learn(body[:json_end], entries, request)
+            self._learn(bytes(body[:json_end]), entries, request)
         return request
 
     def _learn(self, head: bytes, entries: list[dict[str, Any]], request: InferRequest) -> None:
@@ -138,7 +138,7 @@ class Codec:
             binary=request.binary,
         )
 
-    def _decode_input(self, entry: object, body: bytes, offset: int, has_binary: bool, inputs: dict[str, NDArray[Any]]) -> int:
+    def _decode_input(self, entry: object, body: bytes | memoryview, offset: int, has_binary: bool, inputs: dict[str, NDArray[Any]]) -> int:
         """Add one input to `inputs`; returns where the next binary tensor starts."""
         if type(entry) is not dict:
             raise RequestRefused(400, "an entry of 'inputs' is not an object")
@@ -266,7 +266,7 @@ class Codec:
         return head
 
 
-def _decode_known(known: _KnownHead, body: bytes, offset: int) -> InferRequest:
+def _decode_known(known: _KnownHead, body: bytes | memoryview, offset: int) -> InferRequest:
     inputs: dict[str, NDArray[Any]] = {}
     for tensor in known.tensors:
         inputs[tensor.name] = np.ndarray(tensor.shape, tensor.dtype, body, offset)
