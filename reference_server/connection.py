@@ -36,7 +36,8 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 8  # requests that wait behind the one being answered; with more of them nothing is read
 _PARSED_AT_ONCE = 16 * 1024  # bytes: bounds the requests that one look at the pipeline's length can be late by
 _SMALL_PIECE = 1024  # bytes of a body: a piece has an overhead of some 50, which is too much for smaller ones
-_IN_PLACE_BYTES = 64 * 1024  # of a body that are still to come: with fewer, one more piece is as good
+_IN_PLACE_LEFT = 64 * 1024  # bytes of a body that are still to come: with fewer, one more piece is as good
+_IN_PLACE_BYTES = 4 * 2**20  # of a whole body: numpy asks for huge pages from there on, which a client would fill with a few bytes
 _JOINED_BYTES = 64 * 1024  # a reply up to this is sent in one piece, a larger one without copying its tensors
 _IDLE, _HEADERS, _BODY = 0, 1, 2
 
@@ -204,7 +205,7 @@ class Connection(HttpToolsProtocol):
     def _receive_in_place(self) -> None:
         """Let what is missing of a body be received where it will lie, if it is to be kept at all."""
         length, cycle = self._body_length, self.cycle
-        if length is None or not length - self._body_bytes >= _IN_PLACE_BYTES or length > self.limits.max_body_bytes:
+        if length is None or length - self._body_bytes < _IN_PLACE_LEFT or length >= min(_IN_PLACE_BYTES, self.limits.max_body_bytes):
             return
         if cycle.response_complete or self._refused or self.transport.is_closing():
             return
