@@ -209,7 +209,7 @@ class Connection(HttpToolsProtocol):
             return
         if cycle.response_complete or self._refused or self.transport.is_closing():
             return
-        body = memoryview(np.empty(length, np.uint8))  # a bytearray would be filled with zeros first
+        body = np.empty(length, np.uint8).data  # a bytearray would be filled with zeros first
         position = 0
         for chunk in self._chunks:
             body[position : position + len(chunk)] = chunk
