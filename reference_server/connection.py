@@ -161,10 +161,12 @@ class Connection(HttpToolsProtocol):
 
     async def _run(self, cycle: RequestResponseCycle, app: Any) -> None:
         """As uvicorn, but without a callback for the task's end, which would take one more turn of the loop."""
-        await cycle.run_asgi(app)
-        task = asyncio.current_task(self.loop)
-        assert task is not None
-        self.tasks.discard(task)
+        try:
+            await cycle.run_asgi(app)
+        finally:
+            task = asyncio.current_task(self.loop)
+            assert task is not None
+            self.tasks.discard(task)
 
     # Reading
 
