@@ -318,11 +318,19 @@ def test_memory_without_a_measured_slot_is_refused() -> None:
         plan(measured=measured(memory=unknown), bounds=bounds(usable=10**9))
 
 
+def test_the_overhead_of_larger_servers_is_not_that_of_smaller_ones() -> None:
+    known = measured(3, overheads_ns=tuple(np.array([level * MS], np.int64) for level in (1, 2, 50)))
+    assert known.overhead_ns(2).tolist() == [MS, 2 * MS]
+    run = simulate_one(Candidate(family="warm-pool", slots=1), known, Rules(), np.array([0, 10**9], np.int64), seed=1)
+    assert (run.response_ns - run.service_ns).tolist() == [MS, MS]
+
+
 def test_what_was_measured_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     own = measured()
     back = read_measured(tmp_path, json.loads(json.dumps(write_measured(own, tmp_path))))
     assert all((one == other).all() for one, other in zip(own.levels, back.levels, strict=True))
-    assert (back.overhead_ns == own.overhead_ns).all() and back.memory == own.memory and back.throughput_per_s == own.throughput_per_s
+    assert all((one == other).all() for one, other in zip(own.overheads_ns, back.overheads_ns, strict=True))
+    assert back.memory == own.memory and back.throughput_per_s == own.throughput_per_s
     for name in ("cold_load_ns", "load_ns", "slot_ns", "ready_ns"):
         assert (getattr(back.starts, name) == getattr(own.starts, name)).all()
     (tmp_path / "measured.parquet").write_bytes(b"damaged")

@@ -283,7 +283,7 @@ def test_declared_slots_slow_each_other(synthetic: Callable[..., Path]) -> None:
     for thread in threads:
         thread.join()
     assert max(took) >= 200_000_000  # the one that began while the other ran
-    assert 100_000_000 <= slots[0].run(inputs).infer_ns
+    assert slots[0].run(inputs).infer_ns >= 100_000_000
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,8 @@ def conduct(folder: RunFolder, setup: Setup, planned: Sequence[PlannedRun], prog
 
 
 def conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> None:
+    """One run, on a server of its own, of the block's schedule in the experiment's folder; kept as `runs/BLOCK-ARM`, which is there
+    as a whole or not at all. Raises BenchError."""
     workplace = experiment / RUNS / f"{run.folder}.partial"
     workplace.mkdir()
     schedule = experiment / _SCHEDULES / f"{run.block:02d}.parquet"
