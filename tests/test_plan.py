@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plan_runs import BASE, ENGINE_MB, MB, MS, OVERHEAD_NS, SERVICE_NS, SLOT, measured, starts
+from plan_runs import BASE, ENGINE_MB, MB, MS, OVERHEAD_NS, SERVICE_NS, SLOT, curve_run, measured, starts
 
 from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, SCALE_OUT, WARM, Candidate, Rules
 from bench.capacity.cost import cost, parse_price
@@ -23,6 +23,8 @@ from bench.capacity.predict import further_run, predict, replica_bytes, simulate
 from bench.capacity.rules_of_thumb import erlang_c, erlang_c_slots, rules_of_thumb
 from bench.capacity.search import Bounds
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
+from bench.capacity.service import read_service_curve
+from bench.capacity.starts import no_starts
 from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
 from bench.report.figures_plan import pareto
@@ -323,6 +325,17 @@ def test_the_overhead_of_larger_servers_is_not_that_of_smaller_ones() -> None:
     assert known.overhead_ns(2).tolist() == [MS, 2 * MS]
     run = simulate_one(Candidate(family="warm-pool", slots=1), known, Rules(), np.array([0, 10**9], np.int64), seed=1)
     assert (run.response_ns - run.service_ns).tolist() == [MS, MS]
+
+
+def test_a_saturated_server_answers_as_many_a_second_as_the_curve(tmp_path: Path) -> None:
+    curve = read_service_curve(curve_run(tmp_path / "curve", slots=2))
+    level = dataclasses.replace(curve.levels[1], throughput_per_s=curve.levels[1].throughput_per_s * 0.8)
+    known = fit(dataclasses.replace(curve, levels=(curve.levels[0], level)), no_starts(curve.engine), {})
+    assert curve.levels[0].turnaround_ns == 0 < level.turnaround_ns
+    run = simulate_one(Candidate(family="warm-pool", slots=2), known, Rules(), np.zeros(2000, np.int64), seed=1)
+    assert 2000 / run.end_ns * 1e9 == pytest.approx(level.throughput_per_s, rel=0.01)
+    alone = simulate_one(Candidate(family="warm-pool", slots=1), known, Rules(), np.zeros(1, np.int64), seed=1)
+    assert alone.response_ns[0] <= SERVICE_NS * 1.05 + OVERHEAD_NS
 
 
 def test_what_was_measured_is_read_back_as_it_was_written(tmp_path: Path) -> None:

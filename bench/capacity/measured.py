@@ -53,7 +53,7 @@ class HeldMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """levels: the service times with 1, 2, ... busy slots. overheads_ns: of each answer beside its
+    """levels: the service times with 1, 2, ... busy slots, with the turnaround, which keeps a slot from others as well. overheads_ns: of each answer beside its
     slot, at the same levels. throughput_per_s: of
     each level, in closed loop. sharing (`engine` or `copy`), settings: as the curve's servers had it. engine: its manifest.
     sources: where it came from, for people."""
@@ -109,8 +109,9 @@ def fit(curve: ServiceCurve, starts: Starts, sources: Mapping[str, str]) -> Meas
         engine=engine,
         sharing=curve.sharing,
         settings=dict(curve.settings),
-        levels=tuple(np.ascontiguousarray(level.service_ns, np.int64) for level in levels),
-        overheads_ns=tuple(np.ascontiguousarray(level.overhead_ns, np.int64) for level in levels),
+        levels=tuple(np.ascontiguousarray(level.service_ns + level.turnaround_ns, np.int64) for level in levels),
+        # Whoever finds a slot free waits for no turnaround: its round trip stays as it was measured.
+        overheads_ns=tuple(np.maximum(np.ascontiguousarray(level.overhead_ns - level.turnaround_ns, np.int64), 0) for level in levels),
         # Between two numbers that were measured the level is that of the larger one, with fewer slots to answer.
         throughput_per_s=tuple(float(level.throughput_per_s) * busy / level.busy for busy, level in enumerate(levels, 1)),
         memory=HeldMemory(
