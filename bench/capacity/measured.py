@@ -53,10 +53,10 @@ class HeldMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """levels: the service times with 1, 2, ... busy slots, with the turnaround, which keeps a slot from others as well. overheads_ns: of each answer beside its
-    slot, at the same levels. throughput_per_s: of
-    each level, in closed loop. sharing (`engine` or `copy`), settings: as the curve's servers had it. engine: its manifest.
-    sources: where it came from, for people."""
+    """levels: the service times with 1, 2, ... busy slots, with the turnaround, which keeps a slot from others as well.
+    overheads_ns: of each answer beside its slot, at the same levels. throughput_per_s: of each level, in closed loop. sharing
+    (`engine` or `copy`), settings: as the curve's servers had it. engine: its manifest. sources: where it came from, for people.
+    """
 
     subject: str
     engine: Mapping[str, Any]
