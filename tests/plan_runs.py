@@ -43,7 +43,7 @@ def measured(slots: int = 8, **changes: Any) -> Measured:
         "sharing": "engine",
         "settings": {},
         "levels": levels,
-        "overhead_ns": np.array([OVERHEAD_NS], np.int64),
+        "overheads_ns": (np.array([OVERHEAD_NS], np.int64),) * slots,
         "throughput_per_s": tuple(busy / service_ns(busy) * 1e9 for busy in range(1, slots + 1)),
         "memory": HeldMemory(kind="resident", base_bytes=BASE, engine_bytes=ENGINE_MB, slot_bytes=SLOT),
         "starts": starts(),

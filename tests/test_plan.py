@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plan_runs import BASE, ENGINE_MB, MB, MS, OVERHEAD_NS, SERVICE_NS, SLOT, measured, starts
+from plan_runs import BASE, ENGINE_MB, MB, MS, OVERHEAD_NS, SERVICE_NS, SLOT, curve_run, measured, starts
 
 from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, SCALE_OUT, WARM, Candidate, Rules
 from bench.capacity.cost import cost, parse_price
@@ -23,6 +23,8 @@ from bench.capacity.predict import further_run, predict, replica_bytes, simulate
 from bench.capacity.rules_of_thumb import erlang_c, erlang_c_slots, rules_of_thumb
 from bench.capacity.search import Bounds
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
+from bench.capacity.service import read_service_curve
+from bench.capacity.starts import no_starts
 from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
 from bench.report.figures_plan import pareto
@@ -318,11 +320,30 @@ def test_memory_without_a_measured_slot_is_refused() -> None:
         plan(measured=measured(memory=unknown), bounds=bounds(usable=10**9))
 
 
+def test_the_overhead_of_larger_servers_is_not_that_of_smaller_ones() -> None:
+    known = measured(3, overheads_ns=tuple(np.array([level * MS], np.int64) for level in (1, 2, 50)))
+    assert known.overhead_ns(2).tolist() == [MS, 2 * MS]
+    run = simulate_one(Candidate(family="warm-pool", slots=1), known, Rules(), np.array([0, 10**9], np.int64), seed=1)
+    assert (run.response_ns - run.service_ns).tolist() == [MS, MS]
+
+
+def test_a_saturated_server_answers_as_many_a_second_as_the_curve(tmp_path: Path) -> None:
+    curve = read_service_curve(curve_run(tmp_path / "curve", slots=2))
+    level = dataclasses.replace(curve.levels[1], throughput_per_s=curve.levels[1].throughput_per_s * 0.8)
+    known = fit(dataclasses.replace(curve, levels=(curve.levels[0], level)), no_starts(curve.engine), {})
+    assert curve.levels[0].turnaround_ns == 0 < level.turnaround_ns
+    run = simulate_one(Candidate(family="warm-pool", slots=2), known, Rules(), np.zeros(2000, np.int64), seed=1)
+    assert 2000 / run.end_ns * 1e9 == pytest.approx(level.throughput_per_s, rel=0.01)
+    alone = simulate_one(Candidate(family="warm-pool", slots=1), known, Rules(), np.zeros(1, np.int64), seed=1)
+    assert alone.response_ns[0] <= SERVICE_NS * 1.05 + OVERHEAD_NS
+
+
 def test_what_was_measured_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     own = measured()
     back = read_measured(tmp_path, json.loads(json.dumps(write_measured(own, tmp_path))))
     assert all((one == other).all() for one, other in zip(own.levels, back.levels, strict=True))
-    assert (back.overhead_ns == own.overhead_ns).all() and back.memory == own.memory and back.throughput_per_s == own.throughput_per_s
+    assert all((one == other).all() for one, other in zip(own.overheads_ns, back.overheads_ns, strict=True))
+    assert back.memory == own.memory and back.throughput_per_s == own.throughput_per_s
     for name in ("cold_load_ns", "load_ns", "slot_ns", "ready_ns"):
         assert (getattr(back.starts, name) == getattr(own.starts, name)).all()
     (tmp_path / "measured.parquet").write_bytes(b"damaged")

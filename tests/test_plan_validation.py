@@ -16,6 +16,10 @@ from bench.capacity.served import served
 from bench.capacity.sizes import PLAN, is_right, right_of
 from bench.capacity.validation import Compared, Validation, runs_to_compare, validate
 from bench.errors import BenchError
+from bench.load.schedule import write_schedule
+from bench.load.traces.importing import import_trace
+from bench.load.traces.rows import Options
+from bench.load.traces.transform import Steps
 from bench.records import open_run
 
 BURST = "train:base=20,peak=150,hold=1s,rest=2s,spikes=2"
@@ -149,3 +153,15 @@ def test_the_same_seeds_give_the_same_validation(runs: list[Path], made: Validat
     found, _ = runs_to_compare(runs)
     again = validate(measured(), found, plan="plan", slo_ns=SLO_NS, memory_bytes=10**9, seeds=SEEDS)
     assert again == made and not np.isnan(again.median_error or np.nan)
+
+
+def test_draws_of_one_cut_trace_are_one_load(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time\n" + "\n".join(str(number * 10) for number in range(400)) + "\n", "utf-8")
+    loads = []
+    for number, (factor, seed) in enumerate(((0.5, 1), (0.5, 2), (0.25, 1))):
+        made = load_run(tmp_path / str(number), BURST, seed=1, slots=2)
+        steps = Steps(rate_factor=factor, seed=seed)
+        write_schedule(import_trace(trace, options=Options(unit="ms"), steps=steps), made / "schedule.parquet", force=True)
+        loads.append(served(open_run(made)).load)
+    assert loads[0] == loads[1] != loads[2]

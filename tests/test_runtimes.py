@@ -274,6 +274,27 @@ def test_declared_times_are_taken_and_declared_failures_happen(synthetic: Callab
     slot.run(inputs)
 
 
+def test_declared_service_times_spread_around_their_median(synthetic: Callable[..., Path]) -> None:
+    engine = load_engine(synthetic(service_ns=1_000_000, spread_percent=100), {}, Phases())
+    slot, inputs = engine.make_slot(Phases()), request(engine, 1, seed=0)
+    took = [slot.run(inputs).infer_ns for _ in range(60)]
+    assert sum(ns < 1_000_000 for ns in took) >= 10  # half of them are expected; without a spread none sleeps less than declared
+    assert max(took) > 3_000_000  # 14 % are expected beyond e times the median
+
+
+def test_declared_slots_slow_each_other(synthetic: Callable[..., Path]) -> None:
+    engine = load_engine(synthetic(service_ns=100_000_000, slow_percent=100), {}, Phases())
+    slots, inputs = [engine.make_slot(Phases()) for _ in range(2)], request(engine, 1, seed=0)
+    took: list[int] = []
+    threads = [threading.Thread(target=lambda slot=slot: took.append(slot.run(inputs).infer_ns)) for slot in slots]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(took) >= 200_000_000  # the one that began while the other ran
+    assert slots[0].run(inputs).infer_ns >= 100_000_000
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -53,16 +53,17 @@ class HeldMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """levels: the service times with 1, 2, ... busy slots. overhead_ns: of each answer beside its slot. throughput_per_s: of
-    each level, in closed loop. sharing (`engine` or `copy`), settings: as the curve's servers had it. engine: its manifest.
-    sources: where it came from, for people."""
+    """levels: the service times with 1, 2, ... busy slots, with the turnaround, which keeps a slot from others as well.
+    overheads_ns: of each answer beside its slot, at the same levels. throughput_per_s: of each level, in closed loop. sharing
+    (`engine` or `copy`), settings: as the curve's servers had it. engine: its manifest. sources: where it came from, for people.
+    """
 
     subject: str
     engine: Mapping[str, Any]
     sharing: str
     settings: Mapping[str, str]
     levels: tuple[Samples, ...]
-    overhead_ns: Samples
+    overheads_ns: tuple[Samples, ...]
     throughput_per_s: tuple[float, ...]
     memory: HeldMemory
     starts: Starts
@@ -75,6 +76,11 @@ class Measured:
             return self.memory.engine_bytes
         files = self.engine.get("files") or ()
         return int(files[0]["bytes"]) if files else None
+
+    def overhead_ns(self, slots: int) -> Samples:
+        """What a request of a server with so many slots may take beside its slot. Larger servers are not asked: on a machine that
+        also runs the clients more busy slots leave less of it to HTTP."""
+        return np.concatenate(self.overheads_ns[:slots])
 
     @property
     def useful_slots(self) -> int:
@@ -103,8 +109,9 @@ def fit(curve: ServiceCurve, starts: Starts, sources: Mapping[str, str]) -> Meas
         engine=engine,
         sharing=curve.sharing,
         settings=dict(curve.settings),
-        levels=tuple(np.ascontiguousarray(level.service_ns, np.int64) for level in levels),
-        overhead_ns=np.concatenate([np.asarray(level.overhead_ns, np.int64) for level in levels]),
+        levels=tuple(np.ascontiguousarray(level.service_ns + level.turnaround_ns, np.int64) for level in levels),
+        # Whoever finds a slot free waits for no turnaround: its round trip stays as it was measured.
+        overheads_ns=tuple(np.maximum(np.ascontiguousarray(level.overhead_ns - level.turnaround_ns, np.int64), 0) for level in levels),
         # Between two numbers that were measured the level is that of the larger one, with fewer slots to answer.
         throughput_per_s=tuple(float(level.throughput_per_s) * busy / level.busy for busy, level in enumerate(levels, 1)),
         memory=HeldMemory(
@@ -118,7 +125,7 @@ def fit(curve: ServiceCurve, starts: Starts, sources: Mapping[str, str]) -> Meas
 def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
     """Write the samples into the folder; returns what belongs into `run.json` beside them."""
     rows: list[tuple[str, int | None, Samples]] = [("service", busy, samples) for busy, samples in enumerate(measured.levels, 1)]
-    rows.append(("overhead", None, measured.overhead_ns))
+    rows += [("overhead", busy, samples) for busy, samples in enumerate(measured.overheads_ns, 1)]
     rows += [(name, None, samples) for name in _STARTS for samples in [getattr(measured.starts, name)] if samples is not None]
     tables = [
         pa.table({"what": [what] * len(samples), "busy": pa.array([busy] * len(samples), pa.int32()), "ns": samples}, schema=SCHEMA)
@@ -151,8 +158,8 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
             engine=about["engine"],
             sharing=about["sharing"],
             settings=about["settings"],
-            levels=tuple(ns[busy == k] for k in range(1, highest + 1)),
-            overhead_ns=ns[what == "overhead"],
+            levels=tuple(ns[(what == "service") & (busy == k)] for k in range(1, highest + 1)),
+            overheads_ns=tuple(ns[(what == "overhead") & (busy == k)] for k in range(1, highest + 1)),
             throughput_per_s=tuple(about["throughput_per_s"]),
             memory=HeldMemory(**about["memory"]),
             starts=Starts(ready_level=about["ready_level"], engine=about["engine"], notes=tuple(about["notes"]), **starts),

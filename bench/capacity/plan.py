@@ -223,7 +223,7 @@ def _closest(found: Sequence[Found]) -> Prediction | None:
 
 def _refuse_nonsense(measured: Measured, offered: Offered, goal: Goal, bounds: Bounds) -> None:
     slo = goal.slo
-    alone = float(np.median(measured.levels[0])) + float(np.median(measured.overhead_ns))
+    alone = float(np.median(measured.levels[0])) + float(np.median(measured.overheads_ns[0]))
     if slo.bound_ns < alone and PERCENT[slo.statistic] >= 50:
         raise BenchError(
             f"--slo {slo.text}: half of the requests take longer than that with nobody else there ({format_duration(alone)} in the curve), "

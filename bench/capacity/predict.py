@@ -71,7 +71,7 @@ def simulate_one(
     """One run of the candidate. Raises BenchError."""
     from bench.capacity.simulation import Service, simulate
 
-    service = Service(levels=measured.levels, overhead_ns=measured.overhead_ns if overhead else np.zeros(1, np.int64))
+    service = Service(levels=measured.levels, overhead_ns=measured.overhead_ns(candidate.slots) if overhead else np.zeros(1, np.int64))
     return simulate(intended_ns, service, server_of(candidate, measured, rules), replicas_of(candidate, measured, rules), seed=seed)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bench.capacity.measured import Measured
     from bench.records import SavedRun
 
+_OF_A_DRAW = ("seed", "before", "after", "gaps")  # of a trace's steps
 _MODES = ("warm-pool", "elastic", "lazy", "cold-load")
 
 
@@ -88,6 +89,10 @@ def _load(saved: SavedRun) -> tuple[str, str]:
         # Blocks of one experiment may have different numbers of spikes.
         own = {name: value for name, value in (provenance.get("parameters") or {}).items() if name != "spikes"}
         return f"{str(provenance['arrivals']).partition(':')[0]} {json.dumps(own, sort_keys=True)}", str(provenance["arrivals"])
+    if provenance.get("transformations") and provenance.get("sha256"):
+        # One trace cut in one way; what the seed of a step drew, and what came of it, is of the single run.
+        steps = [{name: value for name, value in step.items() if name not in _OF_A_DRAW} for step in provenance["transformations"]]
+        return f"{provenance['sha256']} {json.dumps(steps, sort_keys=True)}", str(provenance.get("trace") or provenance.get("format"))
     digest = str((saved.run.get("hashes") or {}).get("schedule_sha256", saved.path.name))
     return digest, str(provenance.get("file") or provenance.get("format") or f"schedule {digest[:12]}")
 

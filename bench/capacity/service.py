@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CURVE = "curve"
 RAMP, STEADY, DRAIN = "ramp", "steady", "drain"
 LEAST_SAMPLES = 100
+_FULLY = 0.98  # of its slots occupied: what is missing then is the edge of the measurement
 _PARTS = ("queue_ns", "pool_ns", "load_ns", "input_ns", "infer_ns", "output_ns")
 _COLUMNS = ("round", "busy", "batch", "phase", "sent_ns", "done_ns", *_PARTS)
 
@@ -48,6 +49,14 @@ class ServiceLevel:
     def occupied(self) -> float:
         """How many slots were occupied on average (Little's law). Below `busy` where the load could not keep up."""
         return self.throughput_per_s * float(self.service_ns.mean()) / 1e9
+
+    @property
+    def turnaround_ns(self) -> int:
+        """For how long a slot stands empty between two requests although one waits, in the mean: until the event loop has handed
+        it over. A saturated server answers that much less often than its service times alone would let it."""
+        if not 0 < self.occupied < _FULLY * self.busy:
+            return 0
+        return round(self.busy / self.throughput_per_s * 1e9 - float(self.service_ns.mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

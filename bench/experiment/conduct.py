@@ -188,12 +188,14 @@ def conduct(folder: RunFolder, setup: Setup, planned: Sequence[PlannedRun], prog
             len(planned),
             f"{'first contact' if run.first_contact else f'block {run.block + 1} of {setup.spikes.blocks}'}, {run.arm}",
         )
-        _conduct_one(folder.path, setup, arms[run.arm], run)
+        conduct_one(folder.path, setup, arms[run.arm], run)
         time.sleep(_SETTLE_S)
     progress(len(planned), len(planned), "done")
 
 
-def _conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> None:
+def conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> None:
+    """One run, on a server of its own, of the block's schedule in the experiment's folder; kept as `runs/BLOCK-ARM`, which is there
+    as a whole or not at all. Raises BenchError."""
     workplace = experiment / RUNS / f"{run.folder}.partial"
     workplace.mkdir()
     schedule = experiment / _SCHEDULES / f"{run.block:02d}.parquet"

@@ -7,6 +7,7 @@ Its engine file is JSON with the fields of `Declaration`. Output element j of a 
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,8 @@ class Declaration:
     load_ns: int = 0
     slot_ns: int = 0
     service_ns: int = 0
+    spread_percent: int = 0  # the standard deviation of the service time's logarithm; service_ns is then its median
+    slow_percent: int = 0  # each further slot that runs as a run begins makes it longer by so much: slots of one device
     first_service_ns: int = 0  # added to the first run of each slot
     gap_ns: int = 0  # spent between two phases of a load, in none of them: shows up as unattributed
     engine_bytes: int = 0
@@ -53,13 +56,32 @@ class SyntheticOptions:
     threads: int = 1
 
 
+class _Running:
+    """How many slots of an engine run; thread-safe."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> int:
+        with self._lock:
+            self._number += 1
+            return self._number
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._number -= 1
+
+
 class SyntheticSlot:
     """Takes the declared service time for each run, and holds the declared memory."""
 
-    def __init__(self, declared: Declaration) -> None:
+    def __init__(self, declared: Declaration, running: _Running) -> None:
         import numpy as np
 
         self._declared = declared
+        self._running = running
+        self._draw = random.Random()
         self._factor = np.float32(2)
         self._repeats = -(-declared.output_elements // declared.input_elements)
         self._memory = _touched(declared.slot_bytes)
@@ -73,9 +95,10 @@ class SyntheticSlot:
         copied = now_ns()
         if declared.gate:
             _pass(declared.gate)
-        pause_ns = declared.service_ns + (declared.first_service_ns if self._runs == 1 else 0)
-        if pause_ns:
-            time.sleep(pause_ns / 1e9)
+        with self._running as busy:
+            pause_ns = self._service_ns(busy) + (declared.first_service_ns if self._runs == 1 else 0)
+            if pause_ns:
+                time.sleep(pause_ns / 1e9)
         if declared.fail_every_runs and self._runs % declared.fail_every_runs == 0:
             raise RuntimeError("synthetic: this run was declared to fail")
         if declared.spoil_every_runs and self._runs % declared.spoil_every_runs == 0:
@@ -91,6 +114,11 @@ class SyntheticSlot:
         done = now_ns()
         return Answer(outputs={"output": answer}, input_ns=copied - started, infer_ns=inferred - copied, output_ns=done - inferred)
 
+    def _service_ns(self, busy: int) -> float:
+        declared = self._declared
+        drawn = self._draw.lognormvariate(0.0, declared.spread_percent / 100) if declared.spread_percent else 1.0
+        return declared.service_ns * drawn * (1 + (busy - 1) * declared.slow_percent / 100)
+
     def close(self) -> None:
         self._memory = b""
 
@@ -101,6 +129,7 @@ class SyntheticEngine:
     def __init__(self, manifest: Manifest, declared: Declaration) -> None:
         self.manifest = manifest
         self._declared = declared
+        self._running = _Running()
         self._memory = _touched(declared.engine_bytes)
 
     def make_slot(self, phases: Phases) -> SyntheticSlot:
@@ -108,7 +137,7 @@ class SyntheticEngine:
             if self._declared.slot_ns:
                 time.sleep(self._declared.slot_ns / 1e9)
         with phases.phase("buffers"):
-            return SyntheticSlot(self._declared)
+            return SyntheticSlot(self._declared, self._running)
 
     def close(self) -> None:
         self._memory = b""
