@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bench
+from bench.clock import utc_now
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
@@ -25,6 +27,14 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 PARTIAL_SUFFIX = ".partial"
 _ROW_GROUP_ROWS = 1 << 17
+_LEFT_BY = {
+    "load": "a scenario or `bench burst`",
+    "experiment": "`bench burst`",
+    "coldstart": "`bench coldstart`",
+    "curve": "`bench curve`",
+    "plan": "`bench plan`",
+    "validation": "`bench validate`",
+}
 
 
 def new_run_id(kind: str, subject: str) -> str:
@@ -110,6 +120,15 @@ class RunFolder:
         self._streams.append(stream)
         return stream
 
+    def write_run(self, kind: str, facts: Mapping[str, Any], command: Sequence[str] | None = None) -> None:
+        """Write or replace `run.json`: what that of every run begins with, then `facts`.
+
+        `command`: of a folder that is described once, as it is made: then this is the moment and the version of it. A load
+        run, whose file is written again as it goes on, says those in its own way.
+        """
+        made = {} if command is None else {"created": utc_now(), "coldburst_version": bench.__version__, "command": list(command)}
+        self.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": kind, "run_id": self.run_id, **made, **facts})
+
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write or replace a JSON file as a whole: a reader sees the old or the new one."""
         target = self.path / name
@@ -168,6 +187,16 @@ class SavedRun:
     partial: bool
     run: dict[str, Any]
 
+    @property
+    def kind(self) -> str:
+        """`load`, `experiment`, `coldstart`, `curve`, `plan` or `validation`."""
+        return str(self.run.get("kind"))
+
+    def check_kind(self, kind: str) -> None:
+        """Raises BenchError where the run is of another kind."""
+        if self.kind != kind:
+            raise BenchError(f"{self.path} is a {self.kind} run and no {kind} run: name one that {_LEFT_BY[kind]} left")
+
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table | None:
         """The table `name`, from Parquet or from the stream of a partial run; None where the run has none.
 
@@ -208,8 +237,8 @@ class SavedRun:
         return value
 
 
-def open_run(path: Path) -> SavedRun:
-    """Open a run folder or a `.partial` one. Raises BenchError."""
+def open_run(path: Path, kind: str | None = None) -> SavedRun:
+    """Open a run folder or a `.partial` one. Raises BenchError, also where it is not of the `kind` that is asked for."""
     if not path.exists() and path.with_name(path.name + PARTIAL_SUFFIX).exists():
         path = path.with_name(path.name + PARTIAL_SUFFIX)
     run_file = path / "run.json"
@@ -222,7 +251,10 @@ def open_run(path: Path) -> SavedRun:
         raise BenchError(f"{run_file} cannot be read: {error}") from None
     if version != SCHEMA_VERSION:
         raise BenchError(f"{run_file} has schema version {version}, this program reads {SCHEMA_VERSION}")
-    return SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
+    saved = SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
+    if kind is not None:
+        saved.check_kind(kind)
+    return saved
 
 
 def _present(columns: Sequence[str], schema: pa.Schema) -> list[str]:

@@ -176,6 +176,18 @@ def test_a_folder_that_is_no_run_is_refused_in_one_sentence(tmp_path: Path, cont
     assert str(tmp_path) in str(refused.value)
 
 
+def test_a_run_begins_with_what_every_run_says_and_is_opened_as_its_kind(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    folder.write_run("plan", {"title": "tiny"}, ("bench", "plan"))
+    made = open_run(folder.path, "plan").run
+    assert list(made) == ["schema_version", "kind", "run_id", "created", "coldburst_version", "command", "title"]
+    assert (made["schema_version"], made["run_id"], made["command"]) == (SCHEMA_VERSION, "run", ["bench", "plan"])
+    with pytest.raises(BenchError, match=r"run\.partial is a plan run and no curve run: name one that `bench curve` left"):
+        open_run(folder.path, "curve")
+    folder.write_run("load", {"title": "tiny"})
+    assert list(open_run(folder.path).run) == ["schema_version", "kind", "run_id", "title"]
+
+
 def test_a_spoiled_table_or_json_file_is_refused_with_its_name(tmp_path: Path) -> None:
     folder, stream = start(tmp_path)
     stream.write(rows(0, 1))

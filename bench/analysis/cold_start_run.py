@@ -34,9 +34,7 @@ class ColdStartRun:
 
 def read_cold_starts(path: Path) -> ColdStartRun:
     """Read the run folder, also one that was cut off. Raises BenchError."""
-    saved = open_run(path)
-    if saved.run.get("kind") != "coldstart":
-        raise BenchError(f"{path} is a {saved.run.get('kind')} run; this reads what `bench coldstart` leaves")
+    saved = open_run(path, "coldstart")
     table = saved.table("cold_starts")
     if table is None or table.num_rows == 0:
         raise BenchError(f"{path} has no finished trial")

@@ -63,7 +63,7 @@ def compare(
     from bench.records import open_run
 
     saved = [open_run(path) for path in (first, second)]
-    kinds = [run.run.get("kind") for run in saved]
+    kinds = [run.kind for run in saved]
     if "coldstart" in kinds:
         if kinds[0] != kinds[1]:
             raise BenchError(f"a {kinds[0]} run and a {kinds[1]} run measure different things and cannot be compared")

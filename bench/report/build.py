@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def build_page(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> Page:
     """The page of a load run, an experiment, a cold-start run, a service curve, a plan or its validation. Raises BenchError."""
     saved = open_run(path)
-    kind = saved.run.get("kind")
+    kind = saved.kind
     if kind == "coldstart":
         return _coldstart(saved)
     if kind == "curve":

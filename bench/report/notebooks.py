@@ -50,8 +50,8 @@ def notebook_file(which: str) -> Path:
 
 def choose(saved: SavedRun, which: str | None) -> str:
     """The notebook for the run: the one asked for, or the first that reads its kind. Raises BenchError where it cannot."""
-    kind = saved.run.get("kind")
-    fitting = _READS.get(str(kind), ())
+    kind = saved.kind
+    fitting = _READS.get(kind, ())
     if not fitting:
         raise BenchError(f"{saved.path} is a {kind} run, and no notebook reads those; they read {', '.join(_READS)} runs")
     if which is not None and which not in FILES:

@@ -159,12 +159,9 @@ class Run:
 
     def _write_run(self) -> None:
         plan, target = self.plan, self.plan.target
-        self.folder.write_json(
-            "run.json",
+        self.folder.write_run(
+            "load",
             {
-                "schema_version": SCHEMA_VERSION,
-                "kind": "load",
-                "run_id": self.folder.run_id,
                 "scenario": plan.scenario,
                 "settings": plan.settings,
                 "environment": plan.environment,
