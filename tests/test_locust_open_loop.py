@@ -168,7 +168,7 @@ def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
 
     with SmallServer(every_kind) as server:
         arrivals = ["--arrivals", "constant:rate=50,duration=2s", "--deadline", "2s", "--verify-every", "1"]
-        locust = Locust(tmp_path, server.url, *arrivals, "--slo", "1s", scenario="burst")
+        locust = Locust(tmp_path, server.url, *arrivals, "--slo", "p99=1s", scenario="burst")
         assert locust.wait() in (0, 3)  # failed requests are data
         run = locust.run()
     rows = rows_of(run)
@@ -187,6 +187,7 @@ def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
     assert all(row["done_ns"] - row["intended_ns"] >= 2_000_000_000 for row in rows if row["status"] == "timeout")
     summary = run.read_json("summary.json")
     assert summary is not None and summary["ok_within_slo"] <= 10 and summary["counts"]["shed"] == 10
+    assert f"in time        {summary['ok_within_slo'] / 100:.2%} of all arrivals were answered correctly within 1.00 s" in locust.out
 
 
 def test_an_odd_answer_costs_its_own_row_and_what_is_sent_once_more_is_counted(tmp_path: Path) -> None:
@@ -549,6 +550,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
             (server.url, ["--schedule", str(old), "--arrivals", "x"], "exclude each other"),
             (server.url, ["--results", "/proc/nowhere"], "cannot be written"),
             (server.url, ["--deadline", "10"], "--deadline '10' is not a time"),
+            (server.url, ["--slo", "p50=1s"], "names another percentile than p99"),
             (server.url, ["--max-connections", "0"], "at least 1"),
             (server.url, ["--verify-every", str(10**30)], f"at most {2**63 - 1}"),
         ]

@@ -145,7 +145,7 @@ def check_run(path: Path) -> Validity:
         lag_max_ns=lag_max,
         ks_distance=distance,
         spike_edge_ns=tuple(edges),
-        figures=figures((done - intended)[timed], in_spike, lag_p99),
+        figures=figures((done - intended)[timed], in_spike, lag_p99, (summary or {}).get("slo_ns")),
         checks=tuple(checks),
     )
 

@@ -287,7 +287,7 @@ class Lead:
             raise BenchError(f"the run could not be checked: {done.stderr.strip()}")
         if not self._environment.parsed_options.headless:  # the web page has no terminal, but shows the log
             for line in done.stdout.splitlines():
-                if line.startswith(str(run.final)) or line.lstrip().startswith("INVALID"):
+                if line.startswith(str(run.final)) or line.lstrip().startswith(("INVALID", "in time")):
                     logger.log(logging.INFO if done.returncode == EXIT_FINE else logging.WARNING, line.strip())
         return done.returncode
 
