@@ -55,8 +55,18 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
 
 
+def _gone(path: Path) -> BenchError:
+    return BenchError(
+        f"{path} was removed or moved while the run went on, so that what it measures cannot be kept: start it again, and leave its "
+        "folder alone until the end"
+    )
+
+
 class TableStream:
-    """Rows of one table on their way to the disk. Each `write` is flushed to the operating system."""
+    """Rows of one table on their way to the disk. Each `write` is flushed to the operating system.
+
+    A write raises BenchError where the file is no longer there: the system would take rows that nobody finds again.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -73,6 +83,8 @@ class TableStream:
         self.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=self._schema))
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
+        if not self.path.exists():
+            raise _gone(self.path)
         with naming(self.path):
             self._writer.write_batch(batch)
             self._file.flush()
@@ -115,6 +127,11 @@ class RunFolder:
             raise BenchError(f"results folder {results} cannot be written ({error.strerror}); name another with --results") from None
         return cls(path, run_id)
 
+    def check_there(self) -> None:
+        """Raises BenchError where somebody took the folder away while the run went on."""
+        if not self.path.is_dir():
+            raise _gone(self.path)
+
     def table(self, name: str, schema: pa.Schema) -> TableStream:
         stream = TableStream(self.path / f"{name}.arrows", schema)
         self._streams.append(stream)
@@ -130,7 +147,8 @@ class RunFolder:
         self.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": kind, "run_id": self.run_id, **made, **facts})
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write or replace a JSON file as a whole: a reader sees the old or the new one."""
+        """Write or replace a JSON file as a whole: a reader sees the old or the new one. Raises BenchError as `check_there` does."""
+        self.check_there()
         target = self.path / name
         temporary = target.with_suffix(".new")
         text = json.dumps(value, indent=2) + "\n"
@@ -148,10 +166,12 @@ class RunFolder:
                 stack.callback(stream.close)
 
     def finish(self) -> Path:
-        """Turn the streams into Parquet and give the folder its name. Returns the final path."""
+        """Turn the streams into Parquet and give the folder its name. Returns the final path. Raises BenchError as `check_there` does,
+        and where the name is taken."""
         import pyarrow.parquet as pq
 
         self.close()
+        self.check_there()
         for stream in self._streams:
             target = stream.path.with_suffix(".parquet")
             with naming(target), pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:

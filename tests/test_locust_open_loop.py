@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -414,6 +415,20 @@ def test_kill_9_leaves_what_was_flushed(tmp_path: Path, server: SmallServer) -> 
     done = subprocess.run([sys.executable, "-m", "bench", "check", str(run.path)], capture_output=True, text=True, env=QUICK, cwd=ROOT)
     assert done.returncode == 3
     assert "did not end by itself" in done.stdout and "have no row, because the run was cut off" in done.stdout
+
+
+@pytest.mark.parametrize("senders", [[], ["--processes", "2"]])
+def test_a_folder_that_is_taken_away_ends_the_run(tmp_path: Path, server: SmallServer, senders: list[str]) -> None:
+    """Long before its time, because nothing of it could be kept."""
+    locust = Locust(tmp_path, server.url, *senders, "--arrivals", "constant:rate=100,duration=10min", scenario="burst")
+    until(lambda: len(server.times) > 100, "requests come")
+    children = Path(f"/proc/{locust.process.pid}/task/{locust.process.pid}/children").read_text().split()
+    shutil.rmtree(locust.results)
+    assert locust.wait() == 2, locust.out
+    until(lambda: not any(running(child) for child in children), "both workers have ended")
+    (said,) = (line for line in locust.out.splitlines() if line.startswith("locust: "))
+    assert str(locust.results) in said and "was removed or moved while the run went on" in said
+    assert "Traceback" not in locust.out and not locust.results.exists()
 
 
 def test_a_killed_worker_is_accounted_for(tmp_path: Path, server: SmallServer) -> None:

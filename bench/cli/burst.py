@@ -171,6 +171,7 @@ def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_jso
         with bar("burst") as show:
             conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
     except (KeyboardInterrupt, BenchError, OSError):
+        folder.check_there()  # else there is nothing to sum up, and nothing to go on with
         try:
             conclude(folder.path, as_json=as_json)
         except BenchError as error:  # why it stopped is what is to be said last

@@ -56,7 +56,7 @@ class Lead:
         self._begun = Event()
         self._clients: list[str] = []
         self._local: Worker | None = None
-        self._unwritten: OSError | None = None
+        self._unwritten: OSError | BenchError | None = None
         self.plan: Plan | None = None
         if isinstance(runner, MasterRunner):
             for kind in (READY, ROWS, DONE, PING):
@@ -267,7 +267,7 @@ class Lead:
             if self._unwritten is None:
                 try:
                     run.take_rows(data["batch"])
-                except OSError as error:  # a full disk: the run ends, and keeps what was written
+                except (OSError, BenchError) as error:  # a full disk, a folder that is gone: the run ends, and keeps what was written
                     self._unwritten = error
                     self._news.set()
             return

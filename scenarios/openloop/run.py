@@ -132,6 +132,7 @@ class Run:
         """Account for what no worker reported, write the summary, give the folder its name. Safe to call twice."""
         if self.final is not None:
             return self.final
+        self.folder.check_there()
         missing = np.flatnonzero(~self._seen)
         intended = self.plan.schedule.intended_ns
         for start in range(0, len(missing), 65_536):
