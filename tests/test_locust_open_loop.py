@@ -586,6 +586,7 @@ def test_wrong_input_ends_locust_with_2(tmp_path: Path) -> None:
             (f"http://127.0.0.1:{silent.getsockname()[1]}", [], "nobody listens at .*bench serve tiny"),
             (several.url, [], r"several models \(a, b\); choose one with --model"),
             (server.url, ["--processes", "3", "--arrivals", "constant:rate=2,duration=1s"], "3 workers are more than the 2 arrivals"),
+            (server.url, ["--processes", "3", "--max-connections", "2"], "--max-connections 2 leaves none for some of the 3 workers"),
         ]
         started = []
         for number, (url, arguments, says) in enumerate(cases):

@@ -59,6 +59,10 @@ class Run:
         count = len(plan.schedule)
         if workers > count:
             raise BenchError(f"{workers} workers are more than the {count} arrivals of the schedule; start fewer workers")
+        if workers > plan.max_connections:
+            raise BenchError(
+                f"--max-connections {plan.max_connections} leaves none for some of the {workers} workers; start fewer, or raise it"
+            )
         self.plan = plan
         self.workers = workers
         self.final: Path | None = None
@@ -83,7 +87,7 @@ class Run:
     def shares(self) -> list[Share]:
         """The schedule, dealt out by seq modulo the number of workers."""
         plan = self.plan
-        limit = connection_limit(plan.max_connections) // self.workers
+        limits = shared_out(connection_limit(plan.max_connections), self.workers)
         expected = plan.target.expected
         intended = plan.schedule.intended_ns
         shares = []
@@ -99,7 +103,7 @@ class Run:
                     request=plan.target.request,
                     address=plan.target.address,
                     deadline_ns=plan.deadline_ns,
-                    max_connections=max(1, limit),
+                    max_connections=limits[worker],
                     outputs=tuple((output.name, output.datatype, output.shape) for output in plan.target.outputs),
                     batch=plan.target.batch,
                     verify_every=plan.verify_every,
@@ -198,6 +202,11 @@ class Run:
                 "clocks": [clock.to_json() for clock in self.clocks],
             },
         )
+
+
+def shared_out(limit: int, workers: int) -> list[int]:
+    """How many connections each worker may have: `limit` together, and one each where the operating system leaves fewer."""
+    return [max(1, limit // workers + (worker < limit % workers)) for worker in range(workers)]
 
 
 def connection_limit(asked: int) -> int:
