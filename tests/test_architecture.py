@@ -19,8 +19,9 @@ PACKAGES = ("bench", "reference_server", "scenarios")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 LEAVES = {
-    "bench.errors", "bench.clock", "bench.units", "bench.slo", "bench.streams", "bench.engine.manifest", "bench.engine.manifest_reading",
-    "bench.engine.onnxruntime_library", "bench.engine.probe", "bench.engine.signature",
+    "bench.errors", "bench.clock", "bench.packages", "bench.slo", "bench.streams", "bench.units",
+    "bench.engine.manifest", "bench.engine.manifest_reading", "bench.engine.onnxruntime_library", "bench.engine.probe",
+    "bench.engine.signature", "bench.engine.tensorrt_log",
 }  # fmt: skip
 # The packages around the leaves are imported with them, so they must be as light.
 LIGHT = LEAVES | {"bench", "bench.engine"}

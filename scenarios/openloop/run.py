@@ -22,6 +22,7 @@ import bench
 from bench.clock import utc_now, wall_anchor
 from bench.errors import BenchError, one_sentence
 from bench.load.schedule import Schedule, write_schedule
+from bench.packages import installed_version
 from bench.records import SCHEMA_VERSION, RunFolder, new_run_id
 from scenarios.openloop.clocks import WorkerClock
 from scenarios.openloop.server_start import server_process_start
@@ -173,7 +174,7 @@ class Run:
                 "versions": {
                     "bench": bench.__version__,
                     "python": platform.python_version(),
-                    **{name: _version(name) for name in ("locust", "gevent", "pyarrow", "numpy")},
+                    **{name: installed_version(name) for name in ("locust", "gevent", "pyarrow", "numpy")},
                 },
                 "seeds": {"arrivals_and_inputs": plan.seed},
                 "hashes": {
@@ -236,12 +237,3 @@ def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bench", *arguments], capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": path}
     )
-
-
-def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
