@@ -140,6 +140,15 @@ def test_an_engine_that_was_closed_can_be_loaded_again(engine_dir: Path) -> None
         engine.close()
 
 
+def test_a_loaded_engine_does_not_keep_the_file_it_came_from(engine_dir: Path) -> None:
+    manifest = read_manifest(engine_dir)
+    content = (engine_dir / manifest.engine_file.name).read_bytes()
+    before = sys.getrefcount(content)
+    engine = open_runtime(manifest.runtime).load(manifest, engine_dir, content, {"threads": "1"}, Phases())
+    assert sys.getrefcount(content) == before
+    engine.close()
+
+
 def test_closing_one_slot_leaves_the_others(engine_dir: Path, engine: Engine) -> None:
     first, second = engine.make_slot(Phases()), engine.make_slot(Phases())
     first.close()

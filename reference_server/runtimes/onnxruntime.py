@@ -176,6 +176,10 @@ class OrtRuntime:
                 session = onnxruntime.InferenceSession(source, session_options, providers=["CPUExecutionProvider"])
             except Exception as error:  # ONNX Runtime raises many kinds of its own, all of them a refusal to load
                 raise EngineRefused(f"{engine_dir / manifest.engine_file.name} does not load in onnxruntime: {error}") from None
+            # The Python class keeps the bytes, to build the session anew with other providers: as much again as the weights,
+            # for as long as the engine lives. Here is one provider, so nothing would ever ask for them.
+            if hasattr(session, "_model_bytes"):
+                session._model_bytes = None
         return OrtEngine(session, manifest)
 
 
