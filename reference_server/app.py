@@ -16,6 +16,7 @@ from reference_server.jobs import LoadFailed
 from reference_server.log import Log
 from reference_server.registry import Registry, ServedModel
 from reference_server.responses import Handler, Receive, Scope, Send, fixed, reply, reply_error
+from reference_server.statistics import statistics_document
 from reference_server.tensors import shorten
 
 
@@ -49,7 +50,7 @@ class App:
             await _reply_ready(send, model.ready and not self._draining, f"model {model.manifest.name}")
 
         async def statistics(scope: Scope, receive: Receive, send: Send) -> None:
-            await reply(send, 200, inference.statistics.document(model.manifest.name, model.manifest.version))
+            await reply(send, 200, statistics_document(model.manifest.name, model.manifest.version, model.metrics))
 
         metadata = fixed(model_metadata(model.manifest))
         for path in (base, f"{base}/versions/{model.manifest.version}"):

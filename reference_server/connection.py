@@ -7,7 +7,7 @@ What uvicorn does, stays: pipelined requests are answered in order, a client tha
 - Nothing more is read while more than a few requests wait behind the one being answered, so a client that pipelines has as
   little memory here as any other.
 - A body is joined once, when it is complete, instead of being copied piece by piece; a body in tiny chunks takes no more
-  memory than any other.
+  memory than any other. The rest of a large one is received where it will lie.
 - A client that went away is no error: what is still to be written for it is dropped.
 - `scope["state"]["first_byte_ns"]` is when the request's first byte was seen (bench.clock), and the task that the application
   puts into `scope["state"]["connection"].running` is cancelled when the client goes away.
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httptools
+import numpy as np
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -35,6 +36,8 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 8  # requests that wait behind the one being answered; with more of them nothing is read
 _PARSED_AT_ONCE = 16 * 1024  # bytes: bounds the requests that one look at the pipeline's length can be late by
 _SMALL_PIECE = 1024  # bytes of a body: a piece has an overhead of some 50, which is too much for smaller ones
+_IN_PLACE_LEFT = 64 * 1024  # bytes of a body that are still to come: with fewer, one more piece is as good
+_IN_PLACE_BYTES = 4 * 2**20  # of a whole body: numpy asks for huge pages from there on, which a client would fill with a few bytes
 _JOINED_BYTES = 64 * 1024  # a reply up to this is sent in one piece, a larger one without copying its tensors
 _IDLE, _HEADERS, _BODY = 0, 1, 2
 
@@ -66,6 +69,33 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
+class _BodyReceiver(asyncio.BufferedProtocol):
+    """Stands in for a connection until the rest of a body is there: the event loop receives straight into `rest`."""
+
+    def __init__(self, connection: Connection, rest: memoryview) -> None:
+        self._connection = connection
+        self._rest = rest
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._rest
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._rest = self._rest[nbytes:]
+        self._connection.body_received(nbytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+
 class Connection(HttpToolsProtocol):
     """Made by uvicorn for each connection; `limits` is set on the class that `with_limits` makes."""
 
@@ -87,7 +117,8 @@ class Connection(HttpToolsProtocol):
         self._bypassing = False  # the body that is coming no longer goes through the parser
         self._refused = False  # the last answer is decided; what the client still sends is dropped
         self._chunks: list[bytes | bytearray | memoryview] = []
-        self._body_bytes = 0
+        self._body_bytes = 0  # that came
+        self._body_length: int | None = None  # that will have come, where that is declared and was asked for
         self._header_bytes = 0  # of the headers that are coming, in the pieces before this one
         self._piece_bytes = 0  # of what is being parsed
         self._behind = False  # in this piece, another message ended
@@ -126,7 +157,16 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        self.tasks.add(self.loop.create_task(self._run(cycle, app)))
+
+    async def _run(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """As uvicorn, but without a callback for the task's end, which would take one more turn of the loop."""
+        try:
+            await cycle.run_asgi(app)
+        finally:
+            task = asyncio.current_task(self.loop)
+            assert task is not None
+            self.tasks.discard(task)
 
     # Reading
 
@@ -152,11 +192,41 @@ class Connection(HttpToolsProtocol):
                 size = left or size
             piece, self._unread = self._unread[:size], self._unread[size:]
             self._parse(piece)
+        if self._bypassing:
+            self._receive_in_place()
 
     def _body_left(self) -> int:
         """How much of what comes next is the rest of a body, and no request: bytes, 0 where that is not known."""
-        headers = dict(self.headers)
-        return 0 if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0)) - self._body_bytes
+        if self._body_length is None:
+            headers = dict(self.headers)
+            if b"transfer-encoding" in headers:
+                return 0
+            self._body_length = int(headers.get(b"content-length", 0))
+        return self._body_length - self._body_bytes
+
+    def _receive_in_place(self) -> None:
+        """Let what is missing of a body be received where it will lie, if it is to be kept at all."""
+        length, cycle = self._body_length, self.cycle
+        if length is None or length - self._body_bytes < _IN_PLACE_LEFT or length >= min(_IN_PLACE_BYTES, self.limits.max_body_bytes):
+            return
+        if cycle.response_complete or self._refused or self.transport.is_closing():
+            return
+        body = np.empty(length, np.uint8).data  # a bytearray would be filled with zeros first
+        position = 0
+        for chunk in self._chunks:
+            body[position : position + len(chunk)] = chunk
+            position += len(chunk)
+        self._chunks = [body.toreadonly()]
+        self.transport.set_protocol(_BodyReceiver(self, body[position:]))
+
+    def body_received(self, size: int) -> None:
+        """So many bytes more of the body that is received in place."""
+        self._unset_keepalive_if_required()
+        self._body_bytes += size
+        if self._body_left() == 0:
+            self.transport.set_protocol(self)
+            self._end_body()
+            self._after_piece()
 
     def _stop_reading(self) -> None:
         self._flow.full = True
@@ -186,6 +256,9 @@ class Connection(HttpToolsProtocol):
             if self._header_bytes > MAX_HEADER_BYTES and not self._refused:
                 self.url = b"/"  # it may not have come to its end
                 self._refuse_in_turn(431, _TOO_MANY_HEADERS)
+        self._after_piece()
+
+    def _after_piece(self) -> None:
         if self._phase != self._armed:
             self._watch()
         elif self._phase == _IDLE and self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete:
@@ -196,10 +269,14 @@ class Connection(HttpToolsProtocol):
         """The parser would only copy what is known to be body."""
         self.on_body(piece)  # kept as it is, and joined at the end
         if self._body_left() == 0:
-            self._bypassing = False
-            self.parser = httptools.HttpRequestParser(self)  # the old one waits for what it was not shown
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
-            self.on_message_complete()
+            self._end_body()
+
+    def _end_body(self) -> None:
+        """The body went past the parser."""
+        self._bypassing = False
+        self.parser = httptools.HttpRequestParser(self)  # the old one waits for what it was not shown
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self.on_message_complete()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -208,6 +285,7 @@ class Connection(HttpToolsProtocol):
         self._header_bytes = 0
         self._chunks = []
         self._body_bytes = 0
+        self._body_length = None
 
     def on_headers_complete(self) -> None:
         self._phase = _BODY
@@ -264,6 +342,26 @@ class Connection(HttpToolsProtocol):
         self.cycle.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment]  # the first is never a bytearray
         self._chunks = []
         self.cycle.message_event.set()
+
+    async def take_body(self) -> bytes | memoryview | None:
+        """The whole body of the request at hand, read-only; None where the client went away before it was there.
+
+        For a request whose Content-Length is within the limit: such a body is handed over when it is complete. Unlike
+        uvicorn's `receive` it copies nothing, and does not wait for what is here.
+        """
+        cycle = self._answering
+        assert cycle is not None
+        if cycle.more_body and not cycle.disconnected:
+            if cycle.waiting_for_100_continue and not self.transport.is_closing():
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                cycle.waiting_for_100_continue = False
+            self._flow.resume_reading()
+            await cycle.message_event.wait()
+        if cycle.more_body or cycle.disconnected:
+            return None
+        body: Any = cycle.body  # bytes or a memoryview, whatever uvicorn says: see _hand_over_body
+        cycle.body = bytearray()
+        return body  # type: ignore[no-any-return]
 
     # Answering
 

@@ -18,7 +18,6 @@ from reference_server.protocol import HEADER_LENGTH, Codec, InferReply, InferReq
 from reference_server.registry import ServedModel
 from reference_server.responses import JSON, Header, Receive, Scope, Send
 from reference_server.server_timing import Timing
-from reference_server.statistics import ModelStatistics
 from reference_server.tensors import RequestRefused
 
 _HOW_IT_IS_SENT = frozenset((b"content-encoding", b"transfer-encoding", b"upgrade"))
@@ -32,7 +31,6 @@ class Inference:
     """The infer route of one model."""
 
     def __init__(self, model: ServedModel, log: Log, *, max_body_bytes: int) -> None:
-        self.statistics = ModelStatistics()
         self.draining = False
         self.in_flight = 0
         self._model = model
@@ -53,7 +51,7 @@ class Inference:
 
     async def _serve(self, call: _Call, receive: Receive, send: Send) -> None:
         try:
-            body = await self._read_body(call.headers, receive)
+            body = await self._read_body(call, receive)
             header_length = call.headers.get(b"inference-header-content-length")
             if len(call.headers) != len(call.raw_headers):
                 call.check_one_header_length()
@@ -78,13 +76,19 @@ class Inference:
         else:
             await self._send_answer(call, answer)
 
-    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _read_body(self, call: _Call, receive: Receive) -> bytes | memoryview:
+        headers = call.headers
         if not _HOW_IT_IS_SENT.isdisjoint(headers):
             _check_plain(headers)
         limit = self._max_body_bytes
         length = headers.get(b"content-length")
         if length is not None and int(length) > limit:
             raise RequestRefused(413, f"the body has {int(length)} bytes, the limit is {limit}")
+        if length is not None and b"transfer-encoding" not in headers:
+            body: bytes | memoryview | None = await call.connection.take_body()
+            if body is None:
+                raise ClientGone
+            return body
         pieces: list[bytes] = []
         received = 0
         while True:
@@ -101,7 +105,7 @@ class Inference:
 
     async def _infer(self, call: _Call, request: InferRequest) -> InferReply:
         call.timing.queue_ns = now_ns() - call.started_ns
-        call.connection.running = asyncio.current_task()
+        call.connection.running = asyncio.current_task(call.connection.loop)
         try:
             outputs = await self._model.infer(request.inputs, request.names, call.timing)
         finally:
@@ -138,12 +142,7 @@ class Inference:
 
     def _record(self, call: _Call, status: int, outcome: str, duration_ns: int) -> None:
         request = call.request
-        shapes = () if request is None else request.shapes
-        self._model.metrics.record(outcome, duration_ns, call.timing, shapes)
-        if outcome == "ok":
-            self.statistics.record_ok(duration_ns, call.timing, shapes[0][0] if shapes and shapes[0] else 1)
-        else:
-            self.statistics.record_failed(duration_ns)
+        self._model.metrics.record(outcome, duration_ns, call.timing, () if request is None else request.shapes)
         if self._log.as_json:
             self._log.request(
                 path=call.path,

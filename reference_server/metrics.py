@@ -78,6 +78,9 @@ class ModelMetrics:
 
     def __init__(self) -> None:
         self.outcomes: dict[str, int] = {}
+        self.failed_ns = 0  # of all that were not ok
+        self.last_ok_ns = 0  # since the epoch
+        self.rows = 0  # of the batches that were answered
         self.shapes: dict[tuple[tuple[int, ...], ...] | None, int] = {}  # None: more kinds than are kept apart
         self.batches: dict[int | None, int] = {}
         self._histograms = tuple(Histogram() for _ in range(_COLUMNS))
@@ -90,17 +93,20 @@ class ModelMetrics:
         """
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         if outcome != "ok":
+            self.failed_ns += response_ns
             return
+        self.last_ok_ns = time.time_ns()
         self._pending.extend(
             (response_ns, timing.queue_ns, timing.pool_ns, timing.load_ns, timing.input_ns, timing.infer_ns, timing.output_ns)
         )
         if len(self._pending) >= _FOLD_AT:
             self._fold()
+        first = shapes[0] if shapes else ()
+        self.rows += first[0] if first else 1
         if shapes:
             _count(self.shapes, shapes)
-            first = shapes[0]
-            if first:
-                _count(self.batches, first[0])
+        if first:
+            _count(self.batches, first[0])
 
     @property
     def histograms(self) -> tuple[Histogram, ...]:

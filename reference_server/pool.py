@@ -145,6 +145,8 @@ class Pool:
 
     def _next_job(self) -> Job | None:
         """The head of the queue, None where there is none. Slot threads take from it too, so nothing may be asked before."""
+        if not self._waiting:
+            return None  # as nearly always, and without an exception
         try:
             return self._waiting.popitem(last=False)[0]
         except KeyError:

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from bench.engine.manifest import Manifest, Tensor, check_request_shapes
 from bench.errors import BenchError
-from reference_server.tensors import DATATYPE_OF, RequestRefused, from_binary, from_json, shorten, to_binary, to_json
+from reference_server.tensors import DATATYPE_OF, WIRE_DTYPES, RequestRefused, from_binary, from_json, shorten, to_binary, to_json
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LONGEST_KNOWN_HEAD = 2048  # bytes
@@ -26,15 +27,14 @@ _REMEMBERED = 1024  # shapes and reply headers kept ready, so that a client of r
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownTensor:
     name: str
-    datatype: str
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    elements: int
-    size: int
+    size: int  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownHead:
-    """The JSON of a good request without an id, all of whose inputs were binary."""
+    """The JSON of a good request without an id, all of whose inputs were binary and of a datatype without bad values."""
 
     tensors: tuple[_KnownTensor, ...]
     binary_bytes: int
@@ -80,10 +80,10 @@ class Codec:
 
     # Requests
 
-    def decode(self, body: bytes, header_length: str | None) -> InferRequest:
+    def decode(self, body: bytes | memoryview, header_length: str | None) -> InferRequest:
         """Raises RequestRefused (400) naming what was wrong. Binary inputs are read-only views of `body`."""
         json_end = len(body) if header_length is None else _parse_length(header_length, len(body))
-        known = self._known.get(body[:json_end]) if header_length is not None else None
+        known = self._known.get(bytes(body[:json_end])) if header_length is not None else None
         if known is not None and json_end + known.binary_bytes == len(body):
             return _decode_known(known, body, json_end)
         try:
@@ -112,19 +112,20 @@ class Codec:
         names, binary = self._decode_outputs(raw)
         request = InferRequest(id=_request_id(raw), inputs=inputs, shapes=shapes, names=names, binary=binary)
         if header_length is not None and request.id is None:
-            self._learn(body[:json_end], entries, request)
+            self._learn(bytes(body[:json_end]), entries, request)
         return request
 
     def _learn(self, head: bytes, entries: list[dict[str, Any]], request: InferRequest) -> None:
         """Keep what a good JSON head says, so that a client that sends it again need not be understood again."""
         if len(self._known) >= _REMEMBERED or len(head) > _LONGEST_KNOWN_HEAD or any("data" in entry for entry in entries):
             return
+        if any(entry["datatype"] in ("BOOL", "BYTES") for entry in entries):
+            return  # their data can be wrong
         tensors = tuple(
             _KnownTensor(
                 name=entry["name"],
-                datatype=entry["datatype"],
+                dtype=WIRE_DTYPES[entry["datatype"]],
                 shape=tuple(entry["shape"]),
-                elements=math.prod(entry["shape"]),
                 size=entry["parameters"]["binary_data_size"],
             )
             for entry in entries
@@ -137,7 +138,7 @@ class Codec:
             binary=request.binary,
         )
 
-    def _decode_input(self, entry: object, body: bytes, offset: int, has_binary: bool, inputs: dict[str, NDArray[Any]]) -> int:
+    def _decode_input(self, entry: object, body: bytes | memoryview, offset: int, has_binary: bool, inputs: dict[str, NDArray[Any]]) -> int:
         """Add one input to `inputs`; returns where the next binary tensor starts."""
         if type(entry) is not dict:
             raise RequestRefused(400, "an entry of 'inputs' is not an object")
@@ -265,10 +266,10 @@ class Codec:
         return head
 
 
-def _decode_known(known: _KnownHead, body: bytes, offset: int) -> InferRequest:
+def _decode_known(known: _KnownHead, body: bytes | memoryview, offset: int) -> InferRequest:
     inputs: dict[str, NDArray[Any]] = {}
     for tensor in known.tensors:
-        inputs[tensor.name] = from_binary(tensor.name, tensor.datatype, tensor.shape, tensor.elements, body, offset, tensor.size)
+        inputs[tensor.name] = np.ndarray(tensor.shape, tensor.dtype, body, offset)
         offset += tensor.size
     return InferRequest(id=None, inputs=inputs, shapes=known.shapes, names=known.names, binary=known.binary)
 

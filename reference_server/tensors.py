@@ -88,7 +88,9 @@ def _flatten(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
     return level
 
 
-def from_binary(name: str, datatype: str, shape: tuple[int, ...], elements: int, body: bytes, offset: int, size: int) -> NDArray[Any]:
+def from_binary(
+    name: str, datatype: str, shape: tuple[int, ...], elements: int, body: bytes | memoryview, offset: int, size: int
+) -> NDArray[Any]:
     """A read-only view of `size` bytes of `body` (BYTES: new objects). Raises RequestRefused."""
     if datatype == "BYTES":
         return _objects(_split_bytes(name, memoryview(body)[offset : offset + size], elements)).reshape(shape)

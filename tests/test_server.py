@@ -312,6 +312,57 @@ def test_bodies_of_any_size_in_pieces_of_any_size(shared: Server, seed: int) -> 
     assert re.findall(rb'"id":"(\d)"', answer) == [str(number).encode() for number in range(10)]
 
 
+@pytest.fixture
+def wide(tmp_path: Path, synthetic: SyntheticFactory) -> Path:
+    """An engine whose binary requests have a megabyte, which is received in place."""
+    return synthetic(input_elements=250_000, output_elements=4)
+
+
+def binary_request(value: float, *headers: str) -> bytes:
+    tensor = np.full(250_000, value, "<f4").tobytes()
+    entry = {"name": "input", "shape": [1, 250_000], "datatype": "FP32", "parameters": {"binary_data_size": len(tensor)}}
+    head = json.dumps({"inputs": [entry]}).encode()
+    return raw_request(head + tensor, f"Inference-Header-Content-Length: {len(head)}", *headers)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_large_bodies_keep_their_order_and_content(tmp_path: Path, wide: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    with serving(tmp_path, wide) as server:
+        stream = memoryview(b"".join([*map(binary_request, range(8)), binary_request(8, "Connection: close")]))
+        connection = server.open()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while stream:
+            size = int(random.choice([7, 20_000, 300_000, 1_100_000]))
+            connection.sendall(stream[:size])
+            stream = stream[size:]
+        answer = read_all(connection)
+        assert re.findall(rb'"data":\[([^]]*)\]', answer) == [b",".join([b"%.1f" % (2 * value)] * 4) for value in range(9)]
+        assert server.errors() == ""
+
+
+def test_a_large_body_that_stops_half_way(tmp_path: Path, wide: Path) -> None:
+    request = binary_request(1)
+    with serving(tmp_path, wide, "--pool-size", "1", "--body-timeout", "600ms") as server:
+        answer = read_all(server.open(request[:500_000]))
+        assert answer.startswith(b"HTTP/1.1 408 ") and b"body did not arrive in time" in answer
+        server.open(request[:500_000]).close()
+        cancelled = 'coldburst_requests_total{model="synthetic",outcome="cancelled"}'
+        until(lambda: server.metric(cancelled) == 2, "both are counted")
+        until(lambda: open_sockets(server) == 0, "the connection is gone")
+        assert read_all(server.open(binary_request(1, "Connection: close"))).endswith(b'"data":[2.0,2.0,2.0,2.0]}]}')
+        assert server.errors() == ""
+
+
+def test_the_rest_of_a_large_body_may_come_after_its_answer(tmp_path: Path, wide: Path) -> None:
+    refused, good = binary_request(1, "Content-Encoding: gzip"), binary_request(3, "Connection: close")
+    with serving(tmp_path, wide) as server:
+        connection = server.open(refused[:500_000])
+        assert connection.recv(12) == b"HTTP/1.1 415"
+        connection.sendall(refused[500_000:] + good)
+        assert read_all(connection).endswith(b'"data":[6.0,6.0,6.0,6.0]}]}')
+
+
 def test_expect_continue(shared: Server) -> None:
     body = good_body()
     head, _, _ = raw_request(body, "Expect: 100-continue", "Connection: close").partition(b"\r\n\r\n")

@@ -57,19 +57,22 @@ class SyntheticSlot:
     """Takes the declared service time for each run, and holds the declared memory."""
 
     def __init__(self, declared: Declaration) -> None:
+        import numpy as np
+
         self._declared = declared
+        self._factor = np.float32(2)
+        self._repeats = -(-declared.output_elements // declared.input_elements)
         self._memory = _touched(declared.slot_bytes)
         self._runs = 0
 
     def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None = None) -> Answer:
-        import numpy as np
-
         declared = self._declared
         started = now_ns()
         self._runs += 1
-        given = np.array(inputs["input"])
+        given = inputs["input"].copy()
         copied = now_ns()
-        _pass(declared.gate)
+        if declared.gate:
+            _pass(declared.gate)
         pause_ns = declared.service_ns + (declared.first_service_ns if self._runs == 1 else 0)
         if pause_ns:
             time.sleep(pause_ns / 1e9)
@@ -78,11 +81,13 @@ class SyntheticSlot:
         if declared.spoil_every_runs and self._runs % declared.spoil_every_runs == 0:
             raise DeviceSpoiled("synthetic: this run was declared to spoil the device")
         inferred = now_ns()
-        repeats = -(-declared.output_elements // declared.input_elements)
-        doubled = given[:, : declared.output_elements] * np.float32(2)
-        answer = doubled if repeats == 1 else np.tile(doubled, (1, repeats))[:, : declared.output_elements]
+        answer = given[:, : declared.output_elements] * self._factor
+        if self._repeats > 1:
+            import numpy as np
+
+            answer = np.tile(answer, (1, self._repeats))[:, : declared.output_elements]
         if declared.wrong_every_runs and self._runs % declared.wrong_every_runs == 0:
-            answer = answer + np.float32(1)
+            answer = answer + self._factor / 2
         done = now_ns()
         return Answer(outputs={"output": answer}, input_ns=copied - started, infer_ns=inferred - copied, output_ns=done - inferred)
 

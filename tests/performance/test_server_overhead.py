@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ROUNDS = int(os.environ.get("COLDBURST_ROUNDS", "5"))
 SECONDS = int(os.environ.get("COLDBURST_SECONDS", "3"))
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 ELEMENTS = {"4 KB": 1024, "602 KB": 150_528}
 BARS = {("4 KB", 16): 0.40, ("602 KB", 16): 0.85, ("4 KB", 1): 0.65, ("602 KB", 1): 0.85}
 
