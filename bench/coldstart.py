@@ -234,22 +234,14 @@ def _warm_pages(files: Sequence[Path]) -> str:
 
 def start_run(results: Path, run_id: str, plan: Plan, environment: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
     """Make the run folder and write its `run.json`."""
-    import bench
-    from bench.clock import utc_now, wall_anchor
-    from bench.records import SCHEMA_VERSION
+    from bench.clock import wall_anchor
 
     folder = RunFolder.create(results, run_id)
     manifests = {variant.label: read_manifest(variant.engine_dir) for variant in plan.variants}
-    folder.write_json(
-        "run.json",
+    folder.write_run(
+        "coldstart",
         {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "coldstart",
-            "run_id": run_id,
-            "created": utc_now(),
             "clock": wall_anchor(),
-            "coldburst_version": bench.__version__,
-            "command": list(command),
             "settings": {
                 "levels": list(plan.levels),
                 "trials": plan.trials,
@@ -268,5 +260,6 @@ def start_run(results: Path, run_id: str, plan: Plan, environment: Mapping[str, 
             ],
             "environment": dict(environment),
         },
+        command,
     )
     return folder

@@ -14,13 +14,13 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from bench import host, pagecache
 from bench.clock import now_ns, utc_now
 from bench.gpus import Gpu, read_gpus
+from bench.packages import installed_version
 
 STEAL_WINDOW_NS = 200_000_000
 STEAL_BOUND = 0.02
@@ -205,7 +205,7 @@ def read_software(folder: Path) -> Software:
     return Software(
         python=platform.python_version(),
         implementation=platform.python_implementation(),
-        packages={name: version for name in PACKAGES if (version := _version(name)) is not None},
+        packages={name: version for name in PACKAGES if (version := installed_version(name)) is not None},
         git_commit=commit,
         git_dirty=dirty,
     )
@@ -238,13 +238,6 @@ def _steal(before: host.CpuTicks | None, after: host.CpuTicks | None, window_ns:
         window_ns=window_ns,
         resolution=1 / ticks if ticks > 0 else None,
     )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except Exception:  # not installed, or its metadata is damaged
-        return None
 
 
 def _timerfd_works() -> bool | None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bench
+from bench.clock import utc_now
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
@@ -25,6 +27,14 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 PARTIAL_SUFFIX = ".partial"
 _ROW_GROUP_ROWS = 1 << 17
+_LEFT_BY = {
+    "load": "a scenario or `bench burst`",
+    "experiment": "`bench burst`",
+    "coldstart": "`bench coldstart`",
+    "curve": "`bench curve`",
+    "plan": "`bench plan`",
+    "validation": "`bench validate`",
+}
 
 
 def new_run_id(kind: str, subject: str) -> str:
@@ -45,8 +55,18 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
 
 
+def _gone(path: Path) -> BenchError:
+    return BenchError(
+        f"{path} was removed or moved while the run went on, so that what it measures cannot be kept: start it again, and leave its "
+        "folder alone until the end"
+    )
+
+
 class TableStream:
-    """Rows of one table on their way to the disk. Each `write` is flushed to the operating system."""
+    """Rows of one table on their way to the disk. Each `write` is flushed to the operating system.
+
+    A write raises BenchError where the file is no longer there: the system would take rows that nobody finds again.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -63,6 +83,8 @@ class TableStream:
         self.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=self._schema))
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
+        if not self.path.exists():
+            raise _gone(self.path)
         with naming(self.path):
             self._writer.write_batch(batch)
             self._file.flush()
@@ -105,13 +127,28 @@ class RunFolder:
             raise BenchError(f"results folder {results} cannot be written ({error.strerror}); name another with --results") from None
         return cls(path, run_id)
 
+    def check_there(self) -> None:
+        """Raises BenchError where somebody took the folder away while the run went on."""
+        if not self.path.is_dir():
+            raise _gone(self.path)
+
     def table(self, name: str, schema: pa.Schema) -> TableStream:
         stream = TableStream(self.path / f"{name}.arrows", schema)
         self._streams.append(stream)
         return stream
 
+    def write_run(self, kind: str, facts: Mapping[str, Any], command: Sequence[str] | None = None) -> None:
+        """Write or replace `run.json`: what that of every run begins with, then `facts`.
+
+        `command`: of a folder that is described once, as it is made: then this is the moment and the version of it. A load
+        run, whose file is written again as it goes on, says those in its own way.
+        """
+        made = {} if command is None else {"created": utc_now(), "coldburst_version": bench.__version__, "command": list(command)}
+        self.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": kind, "run_id": self.run_id, **made, **facts})
+
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write or replace a JSON file as a whole: a reader sees the old or the new one."""
+        """Write or replace a JSON file as a whole: a reader sees the old or the new one. Raises BenchError as `check_there` does."""
+        self.check_there()
         target = self.path / name
         temporary = target.with_suffix(".new")
         text = json.dumps(value, indent=2) + "\n"
@@ -129,10 +166,12 @@ class RunFolder:
                 stack.callback(stream.close)
 
     def finish(self) -> Path:
-        """Turn the streams into Parquet and give the folder its name. Returns the final path."""
+        """Turn the streams into Parquet and give the folder its name. Returns the final path. Raises BenchError as `check_there` does,
+        and where the name is taken."""
         import pyarrow.parquet as pq
 
         self.close()
+        self.check_there()
         for stream in self._streams:
             target = stream.path.with_suffix(".parquet")
             with naming(target), pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
@@ -167,6 +206,16 @@ class SavedRun:
     path: Path
     partial: bool
     run: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """`load`, `experiment`, `coldstart`, `curve`, `plan` or `validation`."""
+        return str(self.run.get("kind"))
+
+    def check_kind(self, kind: str) -> None:
+        """Raises BenchError where the run is of another kind."""
+        if self.kind != kind:
+            raise BenchError(f"{self.path} is a {self.kind} run and no {kind} run: name one that {_LEFT_BY[kind]} left")
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table | None:
         """The table `name`, from Parquet or from the stream of a partial run; None where the run has none.
@@ -208,8 +257,8 @@ class SavedRun:
         return value
 
 
-def open_run(path: Path) -> SavedRun:
-    """Open a run folder or a `.partial` one. Raises BenchError."""
+def open_run(path: Path, kind: str | None = None) -> SavedRun:
+    """Open a run folder or a `.partial` one. Raises BenchError, also where it is not of the `kind` that is asked for."""
     if not path.exists() and path.with_name(path.name + PARTIAL_SUFFIX).exists():
         path = path.with_name(path.name + PARTIAL_SUFFIX)
     run_file = path / "run.json"
@@ -222,7 +271,10 @@ def open_run(path: Path) -> SavedRun:
         raise BenchError(f"{run_file} cannot be read: {error}") from None
     if version != SCHEMA_VERSION:
         raise BenchError(f"{run_file} has schema version {version}, this program reads {SCHEMA_VERSION}")
-    return SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
+    saved = SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
+    if kind is not None:
+        saved.check_kind(kind)
+    return saved
 
 
 def _present(columns: Sequence[str], schema: pa.Schema) -> list[str]:

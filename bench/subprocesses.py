@@ -18,9 +18,10 @@ from types import TracebackType
 
 import bench
 from bench.clock import now_ns
-from bench.errors import BenchError
+from bench.errors import EXIT_WRONG_INPUT, BenchError
 
 STOP_TIMEOUT_S = 5.0
+_SPEAKERS = ("probe: ", "reference_server: ", "locust: ")
 
 
 def module_command(module: str, *arguments: str, python: str | None = None) -> list[str]:
@@ -121,9 +122,13 @@ class Child:
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
-        words = lines[-1].removeprefix("probe: ").removeprefix("reference_server: ").removeprefix("locust: ") if lines else ""
-        # Its exit code 2 is a sentence made for the user; anything else is a crash, and says so.
-        return words if code == 2 and words else f"the child process {how}" + (f": {words}" if words else "")
+        words = lines[-1] if lines else ""
+        if code == EXIT_WRONG_INPUT:  # a sentence made for the user, which Locust's tables may follow
+            words = next((line for line in reversed(lines) if line.startswith(_SPEAKERS)), words)
+        for speaker in _SPEAKERS:
+            words = words.removeprefix(speaker)
+        # Anything else is a crash, and says so.
+        return words if code == EXIT_WRONG_INPUT and words else f"the child process {how}" + (f": {words}" if words else "")
 
     def wait(self, timeout_s: float) -> int:
         """Close its input, wait for its end, and return its exit code. Raises BenchError where it does not end."""

@@ -35,19 +35,19 @@ class PoolSettings:
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
-            raise BenchError(f"mode {self.mode!r} is not one of {', '.join(get_args(Mode))}")
+            raise BenchError(f"--mode {self.mode!r} is not one of {', '.join(get_args(Mode))}")
         if self.sharing not in get_args(Sharing):
-            raise BenchError(f"sharing {self.sharing!r} is not one of {', '.join(get_args(Sharing))}")
+            raise BenchError(f"--sharing {self.sharing!r} is not one of {', '.join(get_args(Sharing))}")
         if self.size < 1:
-            raise BenchError(f"a pool has at least 1 slot, not {self.size}")
+            raise BenchError(f"--pool-size is {self.size}, it must be at least 1")
         if not 0 <= self.min <= self.max or self.max < 1:
-            raise BenchError(f"an elastic pool has 0 <= min <= max and max >= 1, not min {self.min} and max {self.max}")
+            raise BenchError(f"an elastic pool has 0 <= --min <= --max and --max >= 1, not --min {self.min} and --max {self.max}")
         if self.queue_limit is not None and self.queue_limit < 0:
-            raise BenchError(f"the queue limit is 0 or more, not {self.queue_limit}")
+            raise BenchError(f"--queue-limit is {self.queue_limit}, it must be at least 0")
         if self.acquire_timeout_ns is not None and self.acquire_timeout_ns <= 0:
-            raise BenchError("the acquire timeout is longer than 0; leave it out to wait for any time")
+            raise BenchError("--acquire-timeout is not above 0: write how long a request may wait, or leave it out to wait for any time")
         if self.idle_timeout_ns < 0 or self.health_interval_ns < 0:
-            raise BenchError("the idle timeout and the health interval are not negative")
+            raise BenchError("--idle-timeout and --health-interval must not be negative")
 
     def described(self) -> dict[str, object]:
         """What a client may know of how it is served, so that its records say what they measured."""

@@ -57,6 +57,11 @@ class SmallServer:
     _stop: asyncio.Event | None = None
 
     @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return self._open
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 

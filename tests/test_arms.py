@@ -36,7 +36,16 @@ def test_arms_that_can() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--deadline", "0s"], ["--slo", "0s"], ["--seed", "-1"], ["--spikes", "1000000000"], ["--arms", "warm-pool:pool=0"]]
+    "wrong",
+    [
+        ["--deadline", "0s"],
+        ["--slo", "0s"],
+        ["--slo", "spike.p99=1s"],
+        ["--slo", "p50=1s"],
+        ["--seed", "-1"],
+        ["--spikes", "1000000000"],
+        ["--arms", "warm-pool:pool=0"],
+    ],
 )
 def test_wrong_bounds_leave_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: list[str]

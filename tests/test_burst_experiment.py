@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,6 +155,23 @@ def test_a_killed_child_ends_the_run_and_keeps_what_was_measured(
     assert done.returncode in (EXIT_FINE, EXIT_INVALID_RUN), done.stderr
     found = json.loads(done.stdout)
     assert (found["missing_runs"], found["loads_beside"][0]["loads"]) == (0, 1)
+
+
+@pytest.mark.timeout(480)
+def test_a_folder_that_is_taken_away_ends_the_experiment(tmp_path: Path, bench_environment: dict[str, str]) -> None:
+    """In one sentence, and nobody is told to go on with what is not there."""
+    results = tmp_path / "results"
+    load = ("--arms", "warm-pool", "--spikes", "9", "--blocks", "1", "--base", "40", "--peak", "150", "--hold", "5s", "--rest", "5s")
+    process = start(bench_environment, tmp_path, "tiny", *load, "--results", results)
+    wait_for(lambda: any(results.glob("*.partial/runs/*.partial/*.partial/requests.arrows")), process)
+    (folder,) = results.glob("*.partial")
+    family = family_of(process)
+    shutil.rmtree(results)
+    assert process.wait(150) == EXIT_WRONG_INPUT
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert not alive and not results.exists()
+    (said,) = (tmp_path / "log").read_text().splitlines()
+    assert said.startswith(f"bench: {folder} was removed or moved while the run went on")
 
 
 def test_a_full_disk_loses_no_run(bench_command: BenchCommand, tmp_path: Path, tiny_engine: Path) -> None:

@@ -216,11 +216,11 @@ def test_what_is_no_curve_or_no_plan_is_one_sentence(curve: Path, cold: Path, tm
     load = ("--arrivals", LOAD, "--slo", "p99=1s", "--results", tmp_path / "out")
     for arguments, complaint in (
         (("plan", "--curve", tmp_path / "nowhere", *load), "not a run folder"),
-        (("plan", "--curve", cold, *load), "holds no service curve"),
-        (("plan", "--curve", curve, "--coldstart", curve, *load), "name one that `bench coldstart` left"),
+        (("plan", "--curve", cold, *load), "no curve run: name one that `bench curve` left"),
+        (("plan", "--curve", curve, "--coldstart", curve, *load), "no coldstart run: name one that `bench coldstart` left"),
         (("plan", "--curve", curve, "--trace", tmp_path / "empty.csv", "--slo", "p99=1s", "--results", tmp_path / "out"), "empty.csv"),
         (("plan", *load), "--curve"),
-        (("validate", curve, cold, "--results", tmp_path / "out"), "no plan: make one with `bench plan`"),
+        (("validate", curve, cold, "--results", tmp_path / "out"), "no plan run: name one that `bench plan` left"),
     ):
         capsys.readouterr()
         assert run(*arguments) == 2

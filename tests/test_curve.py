@@ -215,7 +215,7 @@ def test_what_is_no_curve_is_refused(measured: Path, tmp_path: Path) -> None:
     other.mkdir()
     record = json.loads((measured / "run.json").read_text())
     (other / "run.json").write_text(json.dumps({**record, "kind": "coldstart"}))
-    with pytest.raises(BenchError, match="is a coldstart run and holds no service curve; measure one with `bench curve`"):
+    with pytest.raises(BenchError, match="is a coldstart run and no curve run: name one that `bench curve` left"):
         read_service_curve(other)
     (other / "run.json").write_text(json.dumps(record))
     with pytest.raises(BenchError, match="no level with 100 answers"):

@@ -9,10 +9,10 @@ import pytest
 
 import bench.cli.run  # noqa: F401  (it adds the commands)
 from bench.analysis.experiment import summarize
-from bench.analysis.load_gates import parse_slo
 from bench.analysis.subject import open_subject
 from bench.cli.app import app as commands
 from bench.errors import EXIT_FINE, EXIT_GATE_MISSED, EXIT_INVALID_RUN, BenchError
+from bench.slo import parse_slo, parse_slo_time_ns
 from tests.experiments import MS, cold_and_warm, write_experiment
 
 
@@ -30,9 +30,17 @@ def check(*arguments: object) -> int:
 def test_forms() -> None:
     gate = parse_slo("spike.p99 = 1.5s")
     assert (gate.phase, gate.statistic, gate.bound_ns) == ("spike", "p99", 1500 * MS)
-    for text in ("p99", "p98=1s", "p99=1", "p99<1s", "=1s"):
-        with pytest.raises(BenchError):
+    assert parse_slo(" 200ms") == parse_slo("p99= 200ms") != parse_slo("p50=200ms")
+    for text in ("p99", "p98=1s", "p99=1", "p99<1s", "=1s", "", "0s", "max=0s", "200"):
+        with pytest.raises(BenchError, match="--slo"):
             parse_slo(text)
+
+
+def test_a_time_that_counts_as_good_is_a_bare_one_or_a_p99() -> None:
+    assert parse_slo_time_ns("200ms") == parse_slo_time_ns("p99=200ms") == 200 * MS
+    for text, named in (("p50=200ms", "another percentile"), ("max=1s", "another percentile"), ("spike.p99=1s", "a phase")):
+        with pytest.raises(BenchError, match=f"names {named}.*such as --slo 200ms or"):
+            parse_slo_time_ns(text)
 
 
 # The warm pool's spikes end at 20 * 1.5 + 19.9 = 49.9 ms, the cold load's at 169.9 ms.
@@ -41,6 +49,8 @@ def test_forms() -> None:
     [
         ((), EXIT_FINE),
         (("--slo", "max=170ms"), EXIT_FINE),
+        (("--slo", "170ms"), EXIT_FINE),
+        (("--slo", "50ms"), EXIT_GATE_MISSED),
         (("--slo", "max=160ms"), EXIT_GATE_MISSED),
         (("--slo", "max=50ms", "--arm", "warm-pool"), EXIT_FINE),
         (("--slo", "p50=12ms", "--slo", "spike.p50=12ms", "--arm", "warm-pool"), EXIT_GATE_MISSED),

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -168,7 +169,7 @@ def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
 
     with SmallServer(every_kind) as server:
         arrivals = ["--arrivals", "constant:rate=50,duration=2s", "--deadline", "2s", "--verify-every", "1"]
-        locust = Locust(tmp_path, server.url, *arrivals, "--slo", "1s", scenario="burst")
+        locust = Locust(tmp_path, server.url, *arrivals, "--slo", "p99=1s", scenario="burst")
         assert locust.wait() in (0, 3)  # failed requests are data
         run = locust.run()
     rows = rows_of(run)
@@ -187,6 +188,7 @@ def test_wrong_answers_are_told_apart(tmp_path: Path) -> None:
     assert all(row["done_ns"] - row["intended_ns"] >= 2_000_000_000 for row in rows if row["status"] == "timeout")
     summary = run.read_json("summary.json")
     assert summary is not None and summary["ok_within_slo"] <= 10 and summary["counts"]["shed"] == 10
+    assert f"in time        {summary['ok_within_slo'] / 100:.2%} of all arrivals were answered correctly within 1.00 s" in locust.out
 
 
 def test_an_odd_answer_costs_its_own_row_and_what_is_sent_once_more_is_counted(tmp_path: Path) -> None:
@@ -415,6 +417,21 @@ def test_kill_9_leaves_what_was_flushed(tmp_path: Path, server: SmallServer) -> 
     assert "did not end by itself" in done.stdout and "have no row, because the run was cut off" in done.stdout
 
 
+@pytest.mark.parametrize("senders", [[], ["--processes", "2"]])
+def test_a_folder_that_is_taken_away_ends_the_run(tmp_path: Path, server: SmallServer, senders: list[str]) -> None:
+    """Long before its time, because nothing of it could be kept."""
+    locust = Locust(tmp_path, server.url, *senders, "--arrivals", "constant:rate=100,duration=1min", scenario="burst")
+    until(lambda: len(server.times) > 100, "requests come")
+    children = Path(f"/proc/{locust.process.pid}/task/{locust.process.pid}/children").read_text().split()
+    shutil.rmtree(locust.results)
+    assert locust.wait() == 2, locust.out
+    until(lambda: not any(running(child) for child in children), "both workers have ended")
+    (said,) = (line for line in locust.out.splitlines() if line.startswith("locust: "))
+    assert str(locust.results) in said and "was removed or moved while the run went on" in said
+    assert "Traceback" not in locust.out and not locust.results.exists()
+    assert len(server.times) < 4000
+
+
 def test_a_killed_worker_is_accounted_for(tmp_path: Path, server: SmallServer) -> None:
     locust = Locust(tmp_path, server.url, "--processes", "2", "--arrivals", "constant:rate=100,duration=4s", scenario="burst")
     until(lambda: len(server.times) > 100, "requests come")
@@ -539,7 +556,9 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
             (server.url, ["--probe", str(probe("other", "f4", 2))], "has the outputs other, but the model has y: it belongs to another"),
             (server.url, ["--probe", str(probe("y", "f8", 2))], "output 'y' as float64 of shape .1, 2., but the model has FP32"),
             (server.url, ["--probe", str(probe("y", "f4", 3))], "output 'y' as float32 of shape .1, 3., but the model has FP32"),
-            (server.url, ["--base-rate", "-1"], "base is -1"),
+            (server.url, ["--base-rate", "-1"], "^--base-rate is -1, and must not be negative$"),
+            (server.url, ["--peak-rate", "10"], "^--peak-rate is 10, and must be above --base-rate, 20$"),
+            (server.url, ["--hold", "soon"], "^--hold 'soon' is not a time"),
             (server.url, ["--shape", "2x5"], "does not fit input 'x'"),
             (server.url, ["--shape", "q:2x4"], "the model has x"),
             (server.url, ["--probe", str(tmp_path)], "cannot be read"),
@@ -549,6 +568,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
             (server.url, ["--schedule", str(old), "--arrivals", "x"], "exclude each other"),
             (server.url, ["--results", "/proc/nowhere"], "cannot be written"),
             (server.url, ["--deadline", "10"], "--deadline '10' is not a time"),
+            (server.url, ["--slo", "p50=1s"], "names another percentile than p99"),
             (server.url, ["--max-connections", "0"], "at least 1"),
             (server.url, ["--verify-every", str(10**30)], f"at most {2**63 - 1}"),
         ]
@@ -567,6 +587,7 @@ def test_wrong_input_ends_locust_with_2(tmp_path: Path) -> None:
             (f"http://127.0.0.1:{silent.getsockname()[1]}", [], "nobody listens at .*bench serve tiny"),
             (several.url, [], r"several models \(a, b\); choose one with --model"),
             (server.url, ["--processes", "3", "--arrivals", "constant:rate=2,duration=1s"], "3 workers are more than the 2 arrivals"),
+            (server.url, ["--processes", "3", "--max-connections", "2"], "--max-connections 2 leaves none for some of the 3 workers"),
         ]
         started = []
         for number, (url, arguments, says) in enumerate(cases):

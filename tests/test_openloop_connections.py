@@ -16,6 +16,7 @@ import pytest
 from bench.clock import now_ns
 from scenarios.openloop.connections import Connection, Pool
 from scenarios.openloop.payload import Payload
+from scenarios.openloop.run import shared_out
 
 
 class Heard:
@@ -188,3 +189,10 @@ def test_of_a_host_with_several_addresses_the_one_that_listens_is_used(listener:
             assert connection.socket.getpeername() == listener.getsockname() and not owner.failures
         finally:
             pool.close()
+
+
+def test_the_limit_is_shared_out_to_the_last_connection() -> None:
+    assert shared_out(4096, 3) == [1366, 1365, 1365]
+    assert shared_out(3, 3) == [1, 1, 1]
+    assert all(sum(shared_out(limit, workers)) == limit for workers in range(1, 9) for limit in range(workers, 40))
+    assert shared_out(1, 3) == [1, 1, 1]  # of a `ulimit -n` that is too low for what was asked

@@ -123,6 +123,10 @@ def test_how_a_server_was_set_is_read_from_the_run(tmp_path: Path) -> None:
     how = served(open_run(run))
     assert (how.candidate.family, how.candidate.minimum, how.candidate.slots, how.sharing, how.slo_ns) == ("elastic", 2, 5, "copy", 80 * MS)
     assert (how.rules.queue_limit, how.rules.acquire_timeout_ns, how.rules.idle_timeout_ns) == (9, 300 * MS, 7 * 10**9)
+    for slo, expected in (("p99=90ms", 90 * MS), ("", None)):  # as a scenario was given it; left out, it is empty
+        record["settings"] = {"slo": slo}
+        (run / "run.json").write_text(json.dumps(record))
+        assert served(open_run(run)).slo_ns == expected
     del record["setup"]
     record["target"] = {"server_parameters": {"mode": "warm-pool", "pool_size": 3, "sharing": "engine"}}
     (run / "run.json").write_text(json.dumps(record))

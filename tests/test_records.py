@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -176,6 +178,18 @@ def test_a_folder_that_is_no_run_is_refused_in_one_sentence(tmp_path: Path, cont
     assert str(tmp_path) in str(refused.value)
 
 
+def test_a_run_begins_with_what_every_run_says_and_is_opened_as_its_kind(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    folder.write_run("plan", {"title": "tiny"}, ("bench", "plan"))
+    made = open_run(folder.path, "plan").run
+    assert list(made) == ["schema_version", "kind", "run_id", "created", "coldburst_version", "command", "title"]
+    assert (made["schema_version"], made["run_id"], made["command"]) == (SCHEMA_VERSION, "run", ["bench", "plan"])
+    with pytest.raises(BenchError, match=r"run\.partial is a plan run and no curve run: name one that `bench curve` left"):
+        open_run(folder.path, "curve")
+    folder.write_run("load", {"title": "tiny"})
+    assert list(open_run(folder.path).run) == ["schema_version", "kind", "run_id", "title"]
+
+
 def test_a_spoiled_table_or_json_file_is_refused_with_its_name(tmp_path: Path) -> None:
     folder, stream = start(tmp_path)
     stream.write(rows(0, 1))
@@ -194,6 +208,25 @@ def test_a_results_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) ->
         for act in (RunFolder.check_writable, lambda where: RunFolder.create(where, "run")):
             with pytest.raises(BenchError, match=r"cannot be written .*--results"):
                 act(results)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_folder_that_is_taken_away_is_no_place_to_write_to(tmp_path: Path, moved: bool) -> None:
+    folder, stream = start(tmp_path)
+    stream.write(rows(0, 1))
+    if moved:
+        folder.path.rename(tmp_path / "elsewhere")
+    else:
+        shutil.rmtree(folder.path)
+    acts: list[Callable[[], object]] = [
+        lambda: stream.write(rows(1, 1)),
+        lambda: folder.write_json("summary.json", {}),
+        folder.check_there,
+        folder.finish,
+    ]
+    for act in acts:
+        with pytest.raises(BenchError, match=r"run\.partial.* was removed or moved while the run went on"):
+            act()
 
 
 def test_run_ids_differ_sort_by_time_and_are_plain_names() -> None:

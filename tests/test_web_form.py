@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,7 +18,7 @@ import pytest
 
 from bench.load.arrivals_text import parse_arrivals
 from bench.records import SavedRun, open_run
-from tests.locust_runs import Locust, ends, free_port, rows_of, until
+from tests.locust_runs import LOCUST, QUICK, ROOT, Locust, ends, free_port, rows_of, until
 from tests.small_server import SmallServer
 
 
@@ -159,3 +160,34 @@ def test_each_start_is_a_run_of_its_own_over_the_same_workers(tmp_path: Path, se
         assert run.run["settings"]["peak_rate"] == 50 and f"{run.path}: " in logged
     assert len(server.times) == sum(len(rows_of(run)) for run in runs)
     assert "Traceback" not in page.locust.out
+
+
+OLD = """
+from scenarios.burst import Burst
+import scenarios.openloop.worker
+class bench:
+    __version__ = "0.0.1"
+scenarios.openloop.worker.bench = bench
+"""
+
+
+def test_a_worker_that_does_not_fit_is_named_and_the_others_hang_up(tmp_path: Path, server: SmallServer) -> None:
+    (tmp_path / "old.py").write_text(OLD)
+    port = free_port()
+    page = Page(tmp_path, server.url, "--master", f"--master-bind-port={port}")
+    workers = []
+    try:
+        for file in (ROOT / "scenarios" / "burst.py", tmp_path / "old.py"):
+            command = [*LOCUST, "-f", str(file), "--worker", f"--master-port={port}"]
+            workers.append(subprocess.Popen(command, cwd=tmp_path, env=QUICK, stderr=subprocess.DEVNULL))
+        until(lambda: page.get("/stats/requests")["worker_count"] == 2, "both workers are there")
+        assert page.start(host=server.url)["success"]
+        until(lambda: page.get("/stats/requests")["state"] == "stopped", "Locust has stopped")
+        assert "runs another version of coldburst, 0.0.1 instead of" in "\n".join(page.get("/logs")["master"])
+        until(lambda: server.connections == 0, "no worker is connected any more")
+        assert server.most_connections > 1 and not server.times
+    finally:
+        code = page.end()
+        for worker in workers:
+            worker.wait(60)
+    assert code == 2 and "Traceback" not in page.locust.out

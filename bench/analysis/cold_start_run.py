@@ -11,9 +11,10 @@ import numpy as np
 
 from bench.analysis.phases import ColdStartSummary, summarize
 from bench.errors import BenchError
-from bench.records import open_run
+from bench.records import SavedRun, open_run
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 LEVEL_ORDER = ("server", "process-disk", "process", "engine", "slot", "warm")
@@ -34,15 +35,9 @@ class ColdStartRun:
 
 def read_cold_starts(path: Path) -> ColdStartRun:
     """Read the run folder, also one that was cut off. Raises BenchError."""
-    saved = open_run(path)
-    if saved.run.get("kind") != "coldstart":
-        raise BenchError(f"{path} is a {saved.run.get('kind')} run; this reads what `bench coldstart` leaves")
-    table = saved.table("cold_starts")
-    if table is None or table.num_rows == 0:
-        raise BenchError(f"{path} has no finished trial")
-    run = saved.run
-    variants = [variant["label"] for variant in run["variants"]]
-    summary = summarize(table, variants, run["settings"]["trials"], run["environment"].get("warnings", ()))
+    saved = open_run(path, "coldstart")
+    run, table = saved.run, finished_trials(saved)
+    summary = summary_of(saved, table)
     names = ("order", "variant", "level", "phase", "duration_ns")
     rows = table.select(list(names)).to_pandas()
     whole = rows[rows["phase"] == "total"].sort_values("order")
@@ -55,6 +50,21 @@ def read_cold_starts(path: Path) -> ColdStartRun:
     return ColdStartRun(
         path=saved.path, partial=saved.partial, run=run, subject=subject_of(run["variants"][0]["engine"]), summary=summary, totals=totals
     )
+
+
+def finished_trials(saved: SavedRun) -> pa.Table:
+    """The table `cold_starts`. Raises BenchError where it has no row."""
+    table = saved.table("cold_starts")
+    if table is None or not table.num_rows:
+        raise BenchError(f"{saved.path} has no finished trial")
+    return table
+
+
+def summary_of(saved: SavedRun, trials: pa.Table) -> ColdStartSummary:
+    """What the trials of the run say."""
+    variants = [variant["label"] for variant in saved.run.get("variants") or ()]
+    warnings = (saved.run.get("environment") or {}).get("warnings") or ()
+    return summarize(trials, variants, saved.run["settings"]["trials"], warnings)
 
 
 def subject_of(engine: Mapping[str, Any]) -> str:

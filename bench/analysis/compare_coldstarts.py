@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.analysis.phases import Comparison, summarize
+from bench.analysis.cold_start_run import finished_trials, summary_of
+from bench.analysis.phases import Comparison
 from bench.analysis.statistics import shift
 from bench.errors import BenchError
 
@@ -22,8 +23,7 @@ def obstacles(first: SavedRun, second: SavedRun) -> tuple[str, ...]:
     """Why the two should not be compared; empty where they may."""
     found = []
     for saved in (first, second):
-        variants = [variant["label"] for variant in saved.run["variants"]]
-        summary = summarize(_table(saved), variants, saved.run["settings"]["trials"])
+        summary = summary_of(saved, finished_trials(saved))
         found += [f"{saved.path.name} is not valid: {reason}" for reason in summary.invalid[:1]]
         if saved.partial:
             found.append(f"{saved.path.name} did not end by itself")
@@ -39,7 +39,7 @@ def obstacles(first: SavedRun, second: SavedRun) -> tuple[str, ...]:
 
 def compare_coldstarts(first: SavedRun, second: SavedRun) -> tuple[Comparison, ...]:
     """The shift of each level's total, of every variant that both have. Raises BenchError where they have none in common."""
-    ours, theirs = _totals(_table(first)), _totals(_table(second))
+    ours, theirs = _totals(finished_trials(first)), _totals(finished_trials(second))
     shared = [key for key in ours if key in theirs]
     if not shared:
         raise BenchError(f"{first.path.name} and {second.path.name} have no level in common")
@@ -64,13 +64,6 @@ def _totals(table: pa.Table) -> dict[tuple[str, str], Any]:
         for key in keys
         if not key[1].startswith("floor")
     }
-
-
-def _table(saved: SavedRun) -> pa.Table:
-    table = saved.table("cold_starts")
-    if table is None or not table.num_rows:
-        raise BenchError(f"{saved.path} has no finished trial")
-    return table
 
 
 def _processor(saved: SavedRun) -> str:

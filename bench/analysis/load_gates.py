@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError
-from bench.units import format_duration, parse_duration_ns
+from bench.slo import Slo
+from bench.units import format_duration
 
 if TYPE_CHECKING:
     from bench.analysis.experiment import ArmSummary, ExperimentSummary
-
-_FORM = re.compile(r"\s*(?:([a-z_]+)\.)?(p50|p90|p95|p99|p999|max)\s*=\s*(\S.*?)\s*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SloGate:
-    """A percentile of the response time, of all arrivals or of one phase, that must not exceed `bound_ns`."""
-
-    text: str
-    phase: str | None
-    statistic: str
-    bound_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +27,16 @@ class LoadGateResult:
         return f"gate {'passed' if self.passed else 'MISSED'}: {self.gate} [{self.arm}], measured {self.measured}"
 
 
-def parse_slo(text: str) -> SloGate:
-    """Raises BenchError that shows the form."""
-    match = _FORM.fullmatch(text)
-    if match is None:
-        raise BenchError(f"--slo {text!r} is not [PHASE.]p50|p90|p95|p99|p999|max=TIME, such as p99=200ms or spike.p99=1s")
-    phase, statistic, bound = match.groups()
-    return SloGate(text=text.strip(), phase=phase, statistic=statistic, bound_ns=parse_duration_ns(bound, "--slo"))
-
-
-def check_goodput(goodput: float | None, slos: Sequence[SloGate]) -> None:
+def check_goodput(goodput: float | None, slos: Sequence[Slo]) -> None:
     """Raises BenchError where the share is none."""
     if goodput is not None and not 0 < goodput <= 1:
         raise BenchError(f"--goodput {goodput:g} is not a share: write a number above 0 and at most 1, such as 0.99")
 
 
-def evaluate(summary: ExperimentSummary, slos: Sequence[SloGate], goodput: float | None) -> list[LoadGateResult]:
+def evaluate(summary: ExperimentSummary, slos: Sequence[Slo], goodput: float | None) -> list[LoadGateResult]:
     """Every gate for every arm of `summary`. The share of good answers is judged at the summary's SLO. Raises BenchError."""
     if goodput is not None and summary.slo_ns is None:
-        raise BenchError("--goodput needs to know what is good: give --slo p99=TIME too, or run with --slo")
+        raise BenchError("--goodput needs to know what is good: give --slo TIME too, or run with --slo")
     results = []
     for arm in summary.arms:
         results += [_slo(arm, slo) for slo in slos]
@@ -89,7 +68,7 @@ def key_figures(arm: ArmSummary) -> dict[str, Any]:
     }
 
 
-def _slo(arm: ArmSummary, slo: SloGate) -> LoadGateResult:
+def _slo(arm: ArmSummary, slo: Slo) -> LoadGateResult:
     found = arm.phase(slo.phase)
     if found is None:
         phases = ", ".join(one.phase for one in arm.latency if one.phase)

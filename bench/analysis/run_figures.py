@@ -18,7 +18,8 @@ Times = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """Response times (done − intended) of correct answers, ns; None with too few of them. lag_p99_ns: of all sends."""
+    """Response times (done − intended) of correct answers, ns; None with too few of them. lag_p99_ns: of all sends.
+    in_time: correct answers within slo_ns, both None for a run without an SLO."""
 
     answered: int
     p50_ns: float | None
@@ -26,6 +27,8 @@ class RunFigures:
     spike_p99_ns: float | None
     base_p99_ns: float | None
     lag_p99_ns: int | None
+    slo_ns: int | None
+    in_time: int | None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -46,6 +49,10 @@ class RunFigures:
             lines.insert(
                 1, f"in spikes      p99 {format_duration(self.spike_p99_ns)}, outside of them p99 {format_duration(self.base_p99_ns)}"
             )
+        if self.in_time is not None and total:
+            lines.append(
+                f"in time        {self.in_time / total:.2%} of all arrivals were answered correctly within {format_duration(self.slo_ns)}"
+            )
         if self.lag_p99_ns is not None and self.p99_ns:
             share = self.lag_p99_ns / self.p99_ns
             lines.append(f"send lag       its p99 is {share:.1%} of the response time's")
@@ -54,7 +61,9 @@ class RunFigures:
         return lines
 
 
-def figures(response: Times, in_spike: np.ndarray[Any, np.dtype[np.bool_]] | None, lag_p99_ns: int | None) -> RunFigures:
+def figures(
+    response: Times, in_spike: np.ndarray[Any, np.dtype[np.bool_]] | None, lag_p99_ns: int | None, slo_ns: int | None
+) -> RunFigures:
     """`response`: of each correct answer, ns; `in_spike`: whether it was due in a spike, None where the schedule has none."""
     return RunFigures(
         answered=len(response),
@@ -63,4 +72,6 @@ def figures(response: Times, in_spike: np.ndarray[Any, np.dtype[np.bool_]] | Non
         spike_p99_ns=None if in_spike is None else percentile(response[in_spike], 99),
         base_p99_ns=None if in_spike is None else percentile(response[~in_spike], 99),
         lag_p99_ns=lag_p99_ns,
+        slo_ns=slo_ns,
+        in_time=None if slo_ns is None else int((response <= slo_ns).sum()),
     )

@@ -51,7 +51,7 @@ class Subject:
 def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
     """A load run or an experiment, also one that is not whole. Raises BenchError where it is another thing, or has no run."""
     saved = open_run(path)
-    kind = saved.run.get("kind")
+    kind = saved.kind
     if kind == LOAD:
         return _single(saved, slo_ns)
     if kind != EXPERIMENT:

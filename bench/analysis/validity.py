@@ -95,9 +95,7 @@ def missing_runs(path: Path) -> list[str]:
 
 def check_run(path: Path) -> Validity:
     """Check one load run. Raises BenchError where the folder is not one."""
-    saved = open_run(path)
-    if saved.run.get("kind") != "load":
-        raise BenchError(f"{path} is a {saved.run.get('kind')} run; only load runs have arrivals to check")
+    saved = open_run(path, "load")
     schedule = saved.table("schedule")
     summary = saved.read_json("summary.json")
     rows = saved.table("requests", ["seq", "intended_ns", "sent_ns", "status", "error"])
@@ -147,7 +145,7 @@ def check_run(path: Path) -> Validity:
         lag_max_ns=lag_max,
         ks_distance=distance,
         spike_edge_ns=tuple(edges),
-        figures=figures((done - intended)[timed], in_spike, lag_p99),
+        figures=figures((done - intended)[timed], in_spike, lag_p99, (summary or {}).get("slo_ns")),
         checks=tuple(checks),
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.analysis.load_gates import SloGate, parse_slo
 from bench.errors import BenchError
+from bench.slo import Slo, parse_slo
 from bench.units import format_duration
 
 PERCENT = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
@@ -17,11 +17,11 @@ class Goal:
     """slos: each must hold, over the answered arrivals (of one phase, where it names one). goodput: the share of all
     arrivals that must be answered within the first SLO's time, so that shedding does not buy a percentile; 0: any."""
 
-    slos: tuple[SloGate, ...]
+    slos: tuple[Slo, ...]
     goodput: float
 
     @property
-    def slo(self) -> SloGate:
+    def slo(self) -> Slo:
         """The first one, by which the closest candidate is told."""
         return self.slos[0]
 
@@ -37,13 +37,10 @@ class Goal:
 
 
 def parse_goal(slos: Sequence[str], goodput: float | None) -> Goal:
-    """`p99=100ms` and a share; the share that the first percentile names where none is given. Raises BenchError."""
+    """`p99=100ms` or `100ms`, and a share; the share that the first percentile names where none is given. Raises BenchError."""
     gates = tuple(parse_slo(text) for text in slos)
     if not gates:
         raise BenchError("a plan needs to know what is good enough: give --slo, such as --slo p99=100ms")
-    for gate in gates:
-        if gate.bound_ns <= 0:
-            raise BenchError(f"--slo {gate.text!r} leaves no time at all: write a bound above 0, such as p99=100ms")
     if goodput is not None and not 0 < goodput <= 1:
         raise BenchError(f"--goodput {goodput:g} is not a share: write a number above 0 and at most 1, such as 0.999")
     first = gates[0]

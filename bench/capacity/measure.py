@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.capacity.service import CURVE, DRAIN, LEAST_SAMPLES, RAMP, STEADY
-from bench.clock import now_ns, utc_now, wall_anchor
+from bench.clock import now_ns, wall_anchor
 from bench.closed_loop import Answer, Request, ask, closed_loop
 from bench.engine.manifest import Manifest, check_answer, check_request_shapes, read_manifest
 from bench.engine.probe import ProbeCase, read_probe
 from bench.errors import BenchError
 from bench.host import read_cpu
 from bench.inference_client import InferenceClient, decode_reply, encode_request, server_parts_ns
-from bench.records import SCHEMA_VERSION, RunFolder, TableStream
+from bench.records import RunFolder, TableStream
 from bench.server_process import ServerProcess
 from bench.server_timeline import read_server_timeline, timeline_schema
 
@@ -110,21 +110,13 @@ def order_servers(plan: CurvePlan) -> list[PlannedServer]:
 
 def start_run(results: Path, run_id: str, plan: CurvePlan, environment: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
     """Make the run folder and write its `run.json`. `plan` is one that `check_plan` gave."""
-    import bench
-
     folder = RunFolder.create(results, run_id)
     manifest = read_manifest(plan.engine_dir)
-    folder.write_json(
-        "run.json",
+    folder.write_run(
+        CURVE,
         {
-            "schema_version": SCHEMA_VERSION,
-            "kind": CURVE,
-            "run_id": run_id,
-            "created": utc_now(),
             "clock": wall_anchor(),
             "start_monotonic_ns": now_ns(),
-            "coldburst_version": bench.__version__,
-            "command": list(command),
             "title": manifest.title,
             "engine": json.loads(manifest.to_json()),
             "engine_dir": str(plan.engine_dir.resolve()),
@@ -138,6 +130,7 @@ def start_run(results: Path, run_id: str, plan: CurvePlan, environment: Mapping[
             "senders_a_slot": _SENDERS_A_SLOT,
             "environment": dict(environment),
         },
+        command,
     )
     return folder
 

@@ -13,7 +13,7 @@ from bench.capacity.measured import Measured, read_measured, write_measured
 from bench.capacity.plan import Plan
 from bench.engine.manifest_reading import decode
 from bench.errors import BenchError
-from bench.records import SCHEMA_VERSION, RunFolder, SavedRun, new_run_id, open_run
+from bench.records import RunFolder, SavedRun, new_run_id, open_run
 
 if TYPE_CHECKING:
     from bench.capacity.offered import Offered
@@ -34,26 +34,11 @@ def save_plan(
     results: Path, plan: Plan, measured: Measured, offered: Offered, *, environment: Mapping[str, Any], command: Sequence[str]
 ) -> RunFolder:
     """Write the folder, still `.partial`: a report may be put into it before `finish`. Raises BenchError."""
-    import bench
-    from bench.clock import utc_now
     from bench.load.schedule import write_schedule
 
     folder = RunFolder.create(results, new_run_id(KIND, str(measured.engine.get("name", "model"))))
     about = write_measured(measured, folder.path)
-    folder.write_json(
-        "run.json",
-        {
-            "schema_version": SCHEMA_VERSION,
-            "kind": KIND,
-            "run_id": folder.run_id,
-            "created": utc_now(),
-            "coldburst_version": bench.__version__,
-            "command": list(command),
-            "title": measured.subject,
-            "measured": about,
-            "environment": dict(environment),
-        },
-    )
+    folder.write_run(KIND, {"title": measured.subject, "measured": about, "environment": dict(environment)}, command)
     write_schedule(offered.schedules[0], folder.path / "schedule.parquet")
     folder.write_json("summary.json", dataclasses.asdict(plan))
     return folder
@@ -61,9 +46,7 @@ def save_plan(
 
 def read_plan(path: Path) -> SavedPlan:
     """Raises BenchError where the folder is no plan, or is damaged."""
-    saved = open_run(path)
-    if saved.run.get("kind") != KIND:
-        raise BenchError(f"{path} is a {saved.run.get('kind')} run and no plan: make one with `bench plan`")
+    saved = open_run(path, KIND)
     summary = saved.read_json("summary.json")
     if summary is None:
         raise BenchError(f"{path} has no summary.json, so its plan was not finished: make it again with `bench plan`")

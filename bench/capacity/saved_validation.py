@@ -12,7 +12,7 @@ from bench.capacity.saved_plan import SavedPlan, plan_of
 from bench.capacity.validation import Validation
 from bench.engine.manifest_reading import decode
 from bench.errors import BenchError
-from bench.records import SCHEMA_VERSION, RunFolder, SavedRun, new_run_id, open_run
+from bench.records import RunFolder, SavedRun, new_run_id, open_run
 
 KIND = "validation"
 
@@ -28,24 +28,16 @@ class SavedValidation:
 
 def save_validation(results: Path, validation: Validation, plan: SavedPlan, runs: Sequence[Path], command: Sequence[str]) -> RunFolder:
     """Write the folder, still `.partial`. Raises BenchError."""
-    import bench
-    from bench.clock import utc_now
-
     folder = RunFolder.create(results, new_run_id(KIND, str(plan.measured.engine.get("name", "model"))))
-    folder.write_json(
-        "run.json",
+    folder.write_run(
+        KIND,
         {
-            "schema_version": SCHEMA_VERSION,
-            "kind": KIND,
-            "run_id": folder.run_id,
-            "created": utc_now(),
-            "coldburst_version": bench.__version__,
-            "command": list(command),
             "title": plan.measured.subject,
             "plan": plan.saved.run,
             "runs": [str(path) for path in runs],
             "environment": plan.saved.run.get("environment") or {},
         },
+        command,
     )
     folder.write_json("plan.json", dataclasses.asdict(plan.plan))
     folder.write_json("summary.json", dataclasses.asdict(validation))
@@ -54,9 +46,7 @@ def save_validation(results: Path, validation: Validation, plan: SavedPlan, runs
 
 def read_validation(path: Path) -> SavedValidation:
     """Raises BenchError where the folder is no validation, or is damaged."""
-    saved = open_run(path)
-    if saved.run.get("kind") != KIND:
-        raise BenchError(f"{path} is a {saved.run.get('kind')} run and no validation: make one with `bench validate`")
+    saved = open_run(path, KIND)
     summary, plan = saved.read_json("summary.json"), saved.read_json("plan.json")
     if summary is None or plan is None:
         raise BenchError(f"{path} lacks its summary.json or plan.json: make it again with `bench validate`")

@@ -11,6 +11,7 @@ from bench.capacity.candidates import ELASTIC, Candidate, Rules
 from bench.capacity.measured import SAME_ENGINE
 from bench.errors import BenchError
 from bench.load.schedule import METADATA_KEY
+from bench.slo import parse_slo_time_ns
 from bench.units import parse_duration_ns
 
 if TYPE_CHECKING:
@@ -99,4 +100,4 @@ def _load(saved: SavedRun) -> tuple[str, str]:
 
 def _slo(saved: SavedRun) -> int | None:
     text = (saved.run.get("settings") or {}).get("slo")
-    return None if text is None else parse_duration_ns(str(text), "slo")
+    return parse_slo_time_ns(str(text), "the slo of the run") if text else None

@@ -131,8 +131,7 @@ def read_service_curve(run: Path) -> ServiceCurve:
 def service_curve(saved: SavedRun) -> ServiceCurve:
     """The same from a run that is open. Levels with fewer than 100 answers are left out. Raises BenchError."""
     record = saved.run
-    if record.get("kind") != CURVE:
-        raise BenchError(f"{saved.path} is a {record.get('kind')} run and holds no service curve; measure one with `bench curve`")
+    saved.check_kind(CURVE)
     table = saved.table("requests", _COLUMNS)
     levels = () if table is None else _levels(table)
     if not levels:

@@ -45,9 +45,7 @@ class Starts:
 
 def read_starts(path: Path) -> Starts:
     """From a run of `bench coldstart`, its first variant. Raises BenchError where it is none, or has no finished trial."""
-    saved = open_run(path)
-    if saved.run.get("kind") != "coldstart":
-        raise BenchError(f"--coldstart {path} is a {saved.run.get('kind')} run: name one that `bench coldstart` left")
+    saved = open_run(path, "coldstart")
     table = saved.table("cold_starts", ("order", "variant", "level", "phase", "duration_ns"))
     variants = saved.run.get("variants") or []
     if table is None or table.num_rows == 0 or not variants:

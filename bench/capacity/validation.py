@@ -305,7 +305,7 @@ def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
 
     found, left_out = [], []
     for path in paths:
-        kind = open_run(path).run.get("kind")
+        kind = open_run(path).kind
         if kind not in ("load", "experiment"):
             raise BenchError(f"{path} is a {kind} run; a plan is validated with load runs and burst experiments")
         for place in runs_of(path):

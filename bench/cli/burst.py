@@ -66,7 +66,7 @@ def burst(
     peak: Annotated[str, typer.Option(metavar="RATE", help="Requests/s in a spike, in the same forms.")] = "1.2x:slowest",
     hold: Annotated[str, typer.Option(metavar="TIME", help="How long a spike lasts.")] = "2s",
     rest: Annotated[str, typer.Option(metavar="TIME", help="Mean time between spikes.")] = "6s",
-    slo: Annotated[str | None, typer.Option(metavar="TIME", help="Response time that counts as good.")] = None,
+    slo: Annotated[str | None, typer.Option(metavar="[p99=]TIME", help="Response time that counts as good.")] = None,
     deadline: Annotated[str, typer.Option(metavar="TIME", help="When an arrival without an answer is a timeout.")] = "30s",
     calibrate: Annotated[str, typer.Option(metavar="TIME", help="How long the capacity of each arm is measured.")] = "3s",
     first_contact: Annotated[
@@ -171,6 +171,7 @@ def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_jso
         with bar("burst") as show:
             conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
     except (KeyboardInterrupt, BenchError, OSError):
+        folder.check_there()  # else there is nothing to sum up, and nothing to go on with
         try:
             conclude(folder.path, as_json=as_json)
         except BenchError as error:  # why it stopped is what is to be said last
@@ -230,6 +231,7 @@ def _prepare(
     from bench.experiment.calibration import Capacity
     from bench.experiment.conduct import Setup, calibrate, check_targets, start_experiment, try_settings
     from bench.records import RunFolder, new_run_id
+    from bench.slo import parse_slo_time_ns
     from bench.units import parse_duration_ns
 
     arms = parse_arms(arms_text) if there is None else list(there.arms)
@@ -241,15 +243,14 @@ def _prepare(
         arms = with_loads(arms)
     hold_ns, rest_ns = parse_duration_ns(load.hold, "--hold"), parse_duration_ns(load.rest, "--rest")
     calibrate_ns = parse_duration_ns(load.calibrate, "--calibrate")
-    slo_ns = None if load.slo is None else parse_duration_ns(load.slo, "--slo")
+    slo_ns = None if load.slo is None else parse_slo_time_ns(load.slo)
     for flag, ns in (
         ("--hold", hold_ns),
         ("--rest", rest_ns),
         ("--calibrate", calibrate_ns),
-        ("--slo", slo_ns),
         ("--deadline", parse_duration_ns(load.deadline, "--deadline")),
     ):
-        if ns is not None and ns <= 0:
+        if ns <= 0:
             raise BenchError(f"{flag} is {ns}, and must be above 0")
     if load.seed < 0:
         raise BenchError(f"--seed is {load.seed}, and must be at least 0")

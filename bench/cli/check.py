@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def check(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder (or a .partial one), or an experiment that holds several.")],
     slo: Annotated[
-        list[str] | None, typer.Option(metavar="[PHASE.]p99=TIME", help="Exit 1 where the response time is longer; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="[[PHASE.]p99=]TIME", help="Exit 1 where the response time is longer; TIME alone: p99. Repeatable."),
     ] = None,
     goodput: Annotated[
         float | None,
@@ -38,8 +39,9 @@ def check(
 
     With --slo or --goodput also whether it was fast enough: exit 1 when it was not. Validity comes first.
     """
-    from bench.analysis.load_gates import LoadGateResult, check_goodput, key_figures, parse_slo
+    from bench.analysis.load_gates import LoadGateResult, check_goodput, key_figures
     from bench.analysis.validity import check_run, describe, missing_runs, runs_of
+    from bench.slo import parse_slo
 
     slos = [parse_slo(text) for text in slo or []]
     check_goodput(goodput, slos)

@@ -241,6 +241,7 @@ def _conclude(folder: RunFolder, plan: Plan, warnings: Sequence[str], finished: 
     from bench.report.build import build_page, write_html
     from bench.report.figures import waterfall
 
+    folder.check_there()
     table = open_run(folder.path).table("cold_starts")
     if table is None or not table.num_rows:
         if not finished:

@@ -96,6 +96,7 @@ def curve(
                 measure(folder, plan, show)
         except (KeyboardInterrupt, BenchError):
             folder.close()
+            folder.check_there()
             conclude(folder, folder.path, as_json=as_json)
             raise
         conclude(folder, folder.finish(), as_json=as_json)

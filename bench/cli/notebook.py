@@ -14,7 +14,7 @@ from bench.cli.app import app
 def notebook(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder (or a .partial one), or an experiment that holds several.")],
     which: Annotated[str | None, typer.Option(help="cold_start, burst or capacity; else the one for this kind of run.")] = None,
-    slo: Annotated[str | None, typer.Option(metavar="TIME", help="Response time that counts as good, in place of the run's own.")] = None,
+    slo: Annotated[str | None, typer.Option(metavar="[p99=]TIME", help="Response time that counts as good; else the run's own.")] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="HTML, or a notebook with outputs: .ipynb. Else in the run folder."),

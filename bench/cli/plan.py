@@ -34,7 +34,8 @@ def plan(
     schedule: Annotated[Path | None, typer.Option(metavar="FILE", help="The load as a schedule file.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="The load as a trace whose format tells itself.")] = None,
     slo: Annotated[
-        list[str] | None, typer.Option(metavar="[PHASE.]p99=TIME", help="What must hold; repeatable. The first one says what is in time.")
+        list[str] | None,
+        typer.Option(metavar="[[PHASE.]p99=]TIME", help="What must hold; TIME alone: p99. Repeatable; the first one says what is in time."),
     ] = None,
     goodput: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Share of arrivals to be answered in time; else as the first --slo says.")

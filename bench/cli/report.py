@@ -23,7 +23,7 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The HTML file; else report.html here.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown for a pull request instead.")] = False,
-    slo: Annotated[str | None, typer.Option(metavar="TIME", help="Response time that counts as good; else the run's own.")] = None,
+    slo: Annotated[str | None, typer.Option(metavar="[p99=]TIME", help="Response time that counts as good; else the run's own.")] = None,
     force: Annotated[bool, typer.Option(help="Replace FILE where it exists.")] = False,
 ) -> None:
     """Write what was measured as one HTML file that needs nothing else: verdict, validity, numbers, pictures, method.
@@ -33,9 +33,9 @@ def report(
     bench report results/RUN --markdown >> $GITHUB_STEP_SUMMARY
     """
     from bench.report.build import build_page, write_html
-    from bench.units import parse_duration_ns
+    from bench.slo import parse_slo_time_ns
 
-    slo_ns = None if slo is None else parse_duration_ns(slo, "--slo")
+    slo_ns = None if slo is None else parse_slo_time_ns(slo)
     target = out or Path("report.html")
     if not markdown and target.exists() and not force:
         raise BenchError(f"{target} exists; name another file with -o, or replace it with --force")
@@ -63,7 +63,7 @@ def compare(
     from bench.records import open_run
 
     saved = [open_run(path) for path in (first, second)]
-    kinds = [run.run.get("kind") for run in saved]
+    kinds = [run.kind for run in saved]
     if "coldstart" in kinds:
         if kinds[0] != kinds[1]:
             raise BenchError(f"a {kinds[0]} run and a {kinds[1]} run measure different things and cannot be compared")

@@ -12,7 +12,8 @@ import typer
 from bench.cli import options
 from bench.cli.app import app
 from bench.errors import BenchError
-from bench.units import parse_duration_ns, parse_size_bytes
+from bench.slo import parse_slo_time_ns
+from bench.units import parse_size_bytes
 
 
 @app.command()
@@ -20,7 +21,7 @@ def validate(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The folder that `bench plan` made.")],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Load runs or burst experiments that it was not made of.")],
     slo: Annotated[
-        str | None, typer.Option(metavar="TIME", help="P99 that must hold, for runs without an SLO of their own; else the plan's.")
+        str | None, typer.Option(metavar="[p99=]TIME", help="P99 that must hold, for runs without an SLO of their own; else the plan's.")
     ] = None,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory for the rule memory / model size; else the plan's, else the machine's.")
@@ -48,7 +49,7 @@ def validate(
 
     if seeds < 2:
         raise BenchError(f"--seeds is {seeds}, and must be at least 2: an interval needs two")
-    slo_ns = None if slo is None else parse_duration_ns(slo, "--slo")
+    slo_ns = None if slo is None else parse_slo_time_ns(slo)
     usable = None if memory is None else parse_size_bytes(memory, "--memory")
     RunFolder.check_writable(results)
     saved = read_plan(plan)

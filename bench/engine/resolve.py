@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from bench.engine.shapes import parse_assignments
 from bench.engine.source import source_digest
 from bench.errors import BenchError
 from bench.models import BUILT_IN, write_model
+from bench.packages import installed_version
 from bench.subprocesses import Child, child_environment, module_command
 
 BASELINE_TIMEOUT_S = 600.0
@@ -117,8 +117,8 @@ def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, st
     name = options.name
     if is_built_in(subject):
         built_in = BUILT_IN[subject]
-        model = cache_folder() / "models" / f"{subject}-onnx{_version('onnx')}.onnx"
-        origin = f"built-in {subject} onnx {_version('onnx')}"
+        model = cache_folder() / "models" / f"{subject}-onnx{installed_version('onnx')}.onnx"
+        origin = f"built-in {subject} onnx {installed_version('onnx')}"
         shapes = {**({} if shapes else built_in.default_shapes), **shapes}
         inputs = {**built_in.default_inputs, **inputs}
         name = subject if name is None else name
@@ -184,16 +184,9 @@ def measure_baseline(engine_dir: Path) -> Baseline:
 def _builder(request: BuildRequest) -> list[str]:
     """What an engine depends on besides its model and options: the builder's version, and for a GPU's engine the GPU."""
     if request.runtime != "tensorrt":
-        return [_version(request.runtime)]
+        return [installed_version(request.runtime) or "unknown"]
     from bench.engine.tensorrt_plan import find_gpu
 
     module = request.tensorrt.module.replace("_", "-")
-    versions = [_version(f"{module}{suffix}") for suffix in ("", "-bindings", "-cu12", "-cu13")]
+    versions = [installed_version(f"{module}{suffix}") or "unknown" for suffix in ("", "-bindings", "-cu12", "-cu13")]
     return [*versions, *sorted((find_gpu() or {}).values())]
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -16,13 +16,13 @@ import importlib
 import json
 import os
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.clock import now_ns
+from bench.engine.tensorrt_log import make_log
 from bench.errors import EXIT_WRONG_INPUT, BenchError, one_sentence
 
 MODULES = ("tensorrt", "tensorrt_rtx")
@@ -81,25 +81,6 @@ def import_tensorrt(module: str) -> Any:
 def is_typed(trt: Any) -> bool:
     """Whether the graph alone decides every type: since 10, and always in 11."""
     return hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
-
-
-def make_log(trt: Any) -> Any:
-    """A logger that keeps the last errors; `log.last_error()` says them, since most calls tell of a failure by None or False."""
-
-    class Log(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self._errors: deque[str] = deque(maxlen=4)
-            self._serious = (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR)
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in self._serious:
-                self._errors.append(" ".join(message.split())[:300])
-
-        def last_error(self) -> str:
-            return self._errors[-1] if self._errors else "it gave no reason"
-
-    return Log()
 
 
 class Plan:

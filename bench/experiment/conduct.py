@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.clock import utc_now, wall_anchor
+from bench.clock import wall_anchor
 from bench.engine.manifest import read_manifest
 from bench.errors import EXIT_FINE, EXIT_INVALID_RUN, BenchError
 from bench.experiment.arms import Arm
@@ -25,7 +25,7 @@ from bench.experiment.server_means import read_statistics, statistics_between
 from bench.inference_client import InferenceClient
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import read_schedule, write_schedule
-from bench.records import SCHEMA_VERSION, RunFolder
+from bench.records import RunFolder
 from bench.scenario_files import scenario_file
 from bench.server_process import ServerProcess
 from bench.server_timeline import read_server_timeline
@@ -112,21 +112,13 @@ def start_experiment(
     results: Path, run_id: str, setup: Setup, capacities: Mapping[str, Capacity], environment: Mapping[str, Any], command: Sequence[str]
 ) -> tuple[RunFolder, list[PlannedRun]]:
     """Make the folder and write the whole plan into its `run.json`, and the schedule of every block."""
-    import bench
-
     planned = plan_runs(setup.spikes, setup.arms, first_contact=setup.first_contact)
     folder = RunFolder.create(results, run_id)
     manifest = None if setup.engine_dir is None else read_manifest(setup.engine_dir)
-    folder.write_json(
-        "run.json",
+    folder.write_run(
+        "experiment",
         {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "experiment",
-            "run_id": run_id,
-            "created": utc_now(),
             "clock": wall_anchor(),
-            "coldburst_version": bench.__version__,
-            "command": list(command),
             "engine": {} if manifest is None else json.loads(manifest.to_json()),
             "engine_dir": None if setup.engine_dir is None else str(setup.engine_dir.resolve()),
             "model": setup.model,
@@ -142,6 +134,7 @@ def start_experiment(
             "order": [dataclasses.asdict(run) for run in planned],
             "environment": dict(environment),
         },
+        command,
     )
     (folder.path / _SCHEDULES).mkdir()
     (folder.path / RUNS).mkdir()
@@ -156,7 +149,7 @@ def reopen(path: Path) -> tuple[RunFolder, Setup, list[PlannedRun]]:
     from bench.records import open_run
 
     saved = open_run(path)
-    if saved.run.get("kind") != "experiment" or not saved.partial:
+    if saved.kind != "experiment" or not saved.partial:
         raise BenchError(f"{path} is not an interrupted experiment: --resume takes a folder that ends in .partial")
     run = saved.run
     setup = Setup(

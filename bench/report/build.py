@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def build_page(path: Path, *, pictures: bool = True, slo_ns: int | None = None) -> Page:
     """The page of a load run, an experiment, a cold-start run, a service curve, a plan or its validation. Raises BenchError."""
     saved = open_run(path)
-    kind = saved.run.get("kind")
+    kind = saved.kind
     if kind == "coldstart":
         return _coldstart(saved)
     if kind == "curve":
@@ -79,19 +79,14 @@ def write_html(target: Path, pages: Sequence[Page]) -> None:
 
 
 def _coldstart(saved: SavedRun) -> Page:
-    from bench.analysis.phases import summarize
+    from bench.analysis.cold_start_run import finished_trials, summary_of
     from bench.engine.manifest import Manifest
     from bench.engine.manifest_reading import decode
     from bench.report.coldstart_page import coldstart_page
 
-    table = saved.table("cold_starts")
-    if table is None or not table.num_rows:
-        raise BenchError(f"{saved.path} has no finished trial")
-    variants = saved.run.get("variants") or []
-    warnings = (saved.run.get("environment") or {}).get("warnings") or ()
-    summary = summarize(table, [variant["label"] for variant in variants], saved.run["settings"]["trials"], warnings)
+    summary = summary_of(saved, finished_trials(saved))
     try:
-        manifest: Manifest = decode(Manifest, variants[0]["engine"])
+        manifest: Manifest = decode(Manifest, saved.run["variants"][0]["engine"])
     except ValueError as error:
         raise BenchError(f"{saved.path / 'run.json'} has no complete manifest of its engine ({error})") from None
     return coldstart_page(saved, summary, manifest.title)

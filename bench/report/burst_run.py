@@ -10,7 +10,7 @@ from bench.analysis.subject import Subject, open_subject
 from bench.errors import BenchError
 from bench.report.build import load_report
 from bench.report.page import Page, Picture, Table
-from bench.units import parse_duration_ns
+from bench.slo import parse_slo_time_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,6 @@ class BurstRun:
 
 def read_burst(path: Path, slo: str | None = None) -> BurstRun:
     """Read and sum up the run. `slo` (`200ms`) takes the place of the run's own. Raises BenchError."""
-    slo_ns = None if slo is None else parse_duration_ns(slo, "slo")
+    slo_ns = None if slo is None else parse_slo_time_ns(slo, "slo")
     summary, page = load_report(path, slo_ns=slo_ns)
     return BurstRun(subject=open_subject(path, slo_ns), summary=summary, page=page)

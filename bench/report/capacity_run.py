@@ -56,13 +56,13 @@ class CapacityRun:
 def read_capacity(path: Path, slo: str | None = None) -> CapacityRun:
     """Read and sum up the run. `slo` (`200ms`) takes the place of a burst's own. Raises BenchError, also where a plan is to
     get another SLO."""
-    kind = open_run(path).run.get("kind")
+    kind = open_run(path).kind
     if kind in _FIXED:
         if slo is not None:
             raise BenchError(
                 f"the SLO of a {kind} cannot be given afterwards: leave --slo out, or make another plan with `bench plan --slo`"
             )
-        return {"plan": _plan, "validation": _validation, "curve": _curve}[str(kind)](path)
+        return {"plan": _plan, "validation": _validation, "curve": _curve}[kind](path)
     return _burst(path, slo)
 
 

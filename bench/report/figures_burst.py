@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from bench.report.colours import PART_COLOURS, PART_HATCHES, SPIKE_SHADE, arm_colour, arm_dashes
+from bench.report.figure_style import STYLE, log_time_axis, svg_of
 from bench.report.page import Picture
 from bench.units import format_duration
 
@@ -22,21 +20,6 @@ if TYPE_CHECKING:
     from bench.analysis.experiment import ExperimentSummary
     from bench.analysis.series import ArmSeries
 
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "hatch.linewidth": 0.5,
-    "svg.hashsalt": "coldburst",
-}
 WIDTH = 6.4
 
 
@@ -45,16 +28,6 @@ def burst_pictures(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> l
     makers = (_typical_spike, _over_time, _distribution, _tail, _pool, _memory)
     with mpl.rc_context(STYLE):
         return [picture for maker in makers for picture in [maker(summary, series)] if picture is not None]
-
-
-def svg_of(figure: Figure, note: str = "") -> bytes:
-    """The figure as an SVG without a date, so that the same numbers give the same bytes."""
-    if note:
-        figure.supxlabel(note, fontsize=8, color="#666666", x=0.01, ha="left")
-    FigureCanvasSVG(figure)
-    target = io.BytesIO()
-    figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return target.getvalue()
 
 
 def _typical_spike(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Picture | None:
@@ -70,7 +43,7 @@ def _typical_spike(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> P
         axes.plot(time, profile.p50_ns / 1e6, linewidth=0.9, alpha=0.7, **style)
     axes.axvspan(0, drawn[0][2].hold_ns / 1e9, color=SPIKE_SHADE, alpha=0.15, linewidth=0, label="spike")
     _slo_line(axes, summary)
-    _log_time_axis(axes)
+    log_time_axis(axes, steps_up_to=20)
     axes.set(xlabel="time since the spike began (s)", ylabel="response time")
     ends = [profile.since_start_ns[~np.isnan(profile.p50_ns)] for _, _, profile in drawn]
     known = [times for times in ends if len(times)]
@@ -110,7 +83,7 @@ def _over_time(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Pictu
             top = axes.get_xaxis_transform()
             axes.plot(one.failed / scale, np.full(len(one.failed), 0.97), "x", color="#b00020", markersize=4, transform=top, clip_on=False)
         _slo_line(axes, summary)
-        _log_time_axis(axes)
+        log_time_axis(axes, steps_up_to=20)
         axes.set_title(one.name, color=colour, fontweight="bold")
         axes.set_ylabel("response")
     rows[-1].set_xlabel(f"time since the run began ({unit})")
@@ -146,7 +119,7 @@ def _distribution(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Pi
             axes.plot(
                 curve.value / 1e6, slower, color=arm_colour(index), linestyle=arm_dashes(index), linewidth=width, alpha=alpha, label=label
             )
-    _log_time_axis(axes, axes.xaxis)
+    log_time_axis(axes, axes.xaxis, steps_up_to=20)
     axes.set_yscale("log")
     axes.set_ylim(lowest * 0.8, 1.3)
     ticks = [tick for tick in (1, 0.5, 0.1, 0.01, 0.001, 1e-4, 1e-5, 1e-6, 1e-7) if tick >= lowest * 0.8]
@@ -308,28 +281,6 @@ def _slo_line(axes: Axes, summary: ExperimentSummary) -> None:
 
 def _slo_style(summary: ExperimentSummary) -> dict[str, Any]:
     return {"color": "#444444", "linewidth": 1, "linestyle": (0, (1, 2)), "label": f"SLO {format_duration(summary.slo_ns)}"}
-
-
-def _log_time_axis(axes: Axes, axis: Any = None) -> None:
-    """A logarithmic axis in ms whose ticks carry the unit that fits: 10 ms, 1 s."""
-    axis = axis or axes.yaxis
-    (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
-    axis.set_major_locator(LogLocator(numticks=6))
-    axis.set_major_formatter(FuncFormatter(lambda ms, _: _plain_duration(ms * 1e6)))
-    low, high = axis.get_view_interval()
-    few = 0 < low < high and math.log10(high / low) < 1.3
-    axis.set_minor_formatter(FuncFormatter(lambda ms, _: _plain_duration(ms * 1e6) if few and _leading(ms) in (2, 5) else ""))
-
-
-def _plain_duration(ns: float) -> str:
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if ns >= size * 0.999:
-            return f"{ns / size:g} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def _leading(value: float) -> int:
-    return round(value / 10 ** math.floor(math.log10(value) + 1e-9)) if value > 0 else 0
 
 
 def _percentile_name(slower: float) -> str:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bench.report.capacity_text import headroom, held_bytes, spike_p99_ns
 from bench.report.colours import SPIKE_SHADE, arm_colour
-from bench.report.figures_burst import STYLE, svg_of
+from bench.report.figure_style import STYLE, log_time_axis, svg_of
 from bench.report.page import Picture
 from bench.units import format_duration
 
@@ -185,15 +185,10 @@ def _draw_batch(times: Axes, rates: Axes, summary: CurveSummary, batch: int, col
 
 def _p99_axis(axes: Axes, summary: ExperimentSummary) -> None:
     values = [value / 1e6 for arm in summary.arms for value in [spike_p99_ns(arm)] if value is not None]
-    axes.set_yscale("log")
     axes.set_ylabel("P99 of the response in spikes")
     if values:
         bounds = [*values, *([summary.slo_ns / 1e6] if summary.slo_ns is not None else [])]
         axes.set_ylim(min(bounds) / 1.6, max(bounds) * 1.6)
     if summary.slo_ns is not None:
         axes.axhline(summary.slo_ns / 1e6, color=_BASE, linewidth=1, linestyle=(0, (1, 2)), label=f"SLO {format_duration(summary.slo_ns)}")
-    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda ms, _: f"{ms / 1e3:g} s" if ms >= 1e3 else f"{ms:g} ms" if ms >= 1 else f"{ms * 1e3:g} us")
-    )
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    log_time_axis(axes)

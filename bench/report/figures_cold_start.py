@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.report.colours import PHASE_COLOURS
+from bench.report.figure_style import STYLE, svg_of
 from bench.report.figures import waterfall_figure
-from bench.report.figures_burst import STYLE, svg_of
 from bench.report.page import Picture
 from bench.units import format_duration, format_size
 

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from bench.capacity.candidates import FAMILIES
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
 from bench.report.colours import arm_colour
-from bench.report.figures_burst import STYLE, svg_of
+from bench.report.figure_style import STYLE, log_time_axis, svg_of
 from bench.report.page import Picture
 from bench.units import format_duration
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from bench.capacity.plan import Plan
     from bench.capacity.predict import Prediction
     from bench.capacity.validation import Validation
@@ -82,7 +80,7 @@ def frontier(plan: Plan) -> Picture | None:
                 markeredgewidth=1.6,
                 label="the answer" if plan.holds else "the closest",
             )
-        _log_time(axes)
+        log_time_axis(axes)
         axes.set_xlim(0, max((one.held_bytes or 0.0) for one in known) / 1e6 * 1.08)
         axes.set(xlabel="memory held, mean over the load, MB", ylabel=f"{plan.goal.slo.statistic} of the response time")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4)
@@ -148,7 +146,7 @@ def sensitivity(plan: Plan) -> Picture | None:
             below.grid(axis="x", visible=False)
         highest = max((one.answer.slots * one.answer.replicas for one in plan.variations if one.answer is not None), default=1)
         rows[1][0].set_ylim(0, highest * 1.2 + 0.3)
-        _log_time(rows[0][0])
+        log_time_axis(rows[0][0])
         rows[0][0].set_ylabel(f"{plan.goal.slo.statistic} of the planned size")
         rows[1][0].set_ylabel("slots that it takes")
         data = svg_of(figure, f"{plan.answer.candidate.text}; {plan.load.text}")
@@ -228,8 +226,8 @@ def predicted_against_measured(validation: Validation) -> Picture | None:
             )
         axes.set_xlim(low, high)
         axes.set_ylim(low, high)
-        _log_time(axes)
-        _log_time(axes, axes.xaxis)
+        log_time_axis(axes)
+        log_time_axis(axes, axes.xaxis)
         axes.set(xlabel="P99, measured", ylabel="P99, predicted")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4)
         data = svg_of(figure, validation.subject)
@@ -253,13 +251,3 @@ def _arms(value: float | None, low: float | None, high: float | None) -> tuple[f
 
 def _bar(planned: bool) -> str:
     return "#0b4f7d" if planned else "#8fbbd9"
-
-
-def _log_time(axes: Axes, axis: Any = None) -> None:
-    chosen = axes.yaxis if axis is None else axis
-    (axes.set_yscale if axis is None else axes.set_xscale)("log")
-    low, high = axes.get_ylim() if axis is None else axes.get_xlim()
-    wide = high / max(low, 1e-9) > 100
-    chosen.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
-    chosen.set_major_formatter(FuncFormatter(lambda value, _: format_duration(value * 1e6)))
-    chosen.set_minor_formatter(NullFormatter())

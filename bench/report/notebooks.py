@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import bench
 from bench.errors import BenchError
 from bench.records import SavedRun, naming, open_run
+from bench.slo import parse_slo_time_ns
 from bench.subprocesses import child_environment
-from bench.units import parse_duration_ns
 
 if TYPE_CHECKING:
     from jupyter_client.kernelspec import KernelSpec
@@ -50,8 +50,8 @@ def notebook_file(which: str) -> Path:
 
 def choose(saved: SavedRun, which: str | None) -> str:
     """The notebook for the run: the one asked for, or the first that reads its kind. Raises BenchError where it cannot."""
-    kind = saved.run.get("kind")
-    fitting = _READS.get(str(kind), ())
+    kind = saved.kind
+    fitting = _READS.get(kind, ())
     if not fitting:
         raise BenchError(f"{saved.path} is a {kind} run, and no notebook reads those; they read {', '.join(_READS)} runs")
     if which is not None and which not in FILES:
@@ -189,7 +189,7 @@ def write_notebook(
     if slo is not None and chosen == "cold_start":
         raise BenchError("--slo is for bursts: the notebook cold_start has no arrivals to judge; leave it out")
     if slo is not None:
-        parse_duration_ns(slo, "--slo")
+        parse_slo_time_ns(slo)
     target = target or saved.path / f"notebook_{chosen}.html"
     if not target.parent.is_dir():
         raise BenchError(f"{target} cannot be written: there is no folder {target.parent}; make it, or name another with -o")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections import deque
 from typing import Any
 
 from bench.engine.manifest import Manifest
+from bench.engine.tensorrt_log import make_log
 from bench.errors import BenchError, EngineRefused
 from reference_server.runtimes.cuda import Gpu
 
@@ -56,22 +56,3 @@ def check_gpu(manifest: Manifest, gpu: Gpu) -> None:
         raise EngineRefused(
             f"engine {manifest.name} was built on {built_on or 'a GPU'} ({manifest.device}), this is {gpu.name} ({here}); build it here"
         )
-
-
-def make_log(trt: Any) -> Any:
-    """A logger that keeps its last errors, for `last_error()`. TensorRT calls it from any thread."""
-
-    class Log(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self._errors: deque[str] = deque(maxlen=4)
-            self._serious = (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR)
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in self._serious:
-                self._errors.append(" ".join(message.split())[:300])
-
-        def last_error(self) -> str:
-            return self._errors[-1] if self._errors else "it gave no reason"
-
-    return Log()

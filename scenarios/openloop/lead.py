@@ -56,7 +56,7 @@ class Lead:
         self._begun = Event()
         self._clients: list[str] = []
         self._local: Worker | None = None
-        self._unwritten: OSError | None = None
+        self._unwritten: OSError | BenchError | None = None
         self.plan: Plan | None = None
         if isinstance(runner, MasterRunner):
             for kind in (READY, ROWS, DONE, PING):
@@ -111,7 +111,7 @@ class Lead:
             return
         self._stopping = True
         logger.info("the run ends: what is in flight gets %.0f s (Ctrl-C again ends at once)", DRAIN_S)
-        self._send_all(STOP, {"reason": STOPPED})
+        self._stop_senders()
         self._news.set()
         self._greenlet.join(timeout=_STOP_S)
 
@@ -148,7 +148,6 @@ class Lead:
                 self._news.wait(timeout=_LOOK_S)
                 self._news.clear()
                 if self._unwritten is not None:
-                    self._send_all(STOP, {"reason": STOPPED})
                     raise self._unwritten
             if self._unwritten is not None:
                 raise self._unwritten
@@ -156,9 +155,11 @@ class Lead:
             run.finish()
             self._environment.process_exit_code = self._verdict(run)
         except (BenchError, OSError) as error:
+            self._stop_senders()  # also those that wait for a start which does not come, with their connections open
             self._say(error)
             self._environment.process_exit_code = EXIT_WRONG_INPUT
         except Exception:  # a defect of ours: the run is kept as .partial, and Locust must not wait for ever
+            self._stop_senders()
             logger.exception("the run failed")
             self._environment.process_exit_code = EXIT_FAILED
         self._ending = True
@@ -235,9 +236,9 @@ class Lead:
         client = self._runner.clients.get(self._clients[worker])
         return client is None or client.state == "missing"
 
-    def _send_all(self, kind: str, data: dict[str, Any]) -> None:
+    def _stop_senders(self) -> None:
         for worker in range(len(self._clients)):
-            self._send(worker, kind, data)
+            self._send(worker, STOP, {"reason": STOPPED})
 
     def _send(self, worker: int, kind: str, data: dict[str, Any]) -> None:
         if self._local is None:
@@ -266,7 +267,7 @@ class Lead:
             if self._unwritten is None:
                 try:
                     run.take_rows(data["batch"])
-                except OSError as error:  # a full disk: the run ends, and keeps what was written
+                except (OSError, BenchError) as error:  # a full disk, a folder that is gone: the run ends, and keeps what was written
                     self._unwritten = error
                     self._news.set()
             return
@@ -287,7 +288,7 @@ class Lead:
             raise BenchError(f"the run could not be checked: {done.stderr.strip()}")
         if not self._environment.parsed_options.headless:  # the web page has no terminal, but shows the log
             for line in done.stdout.splitlines():
-                if line.startswith(str(run.final)) or line.lstrip().startswith("INVALID"):
+                if line.startswith(str(run.final)) or line.lstrip().startswith(("INVALID", "in time")):
                     logger.log(logging.INFO if done.returncode == EXIT_FINE else logging.WARNING, line.strip())
         return done.returncode
 

@@ -10,6 +10,7 @@ from typing import Any
 from bench.errors import BenchError
 from bench.load.schedule import Schedule
 from bench.records import RunFolder
+from bench.slo import parse_slo_time_ns
 from bench.units import parse_duration_ns
 from scenarios.openloop.run import Plan, collect_environment
 from scenarios.openloop.target import find_target
@@ -63,7 +64,7 @@ COMMON = (
     ),
     Option(flag="--deadline", default="10s", help="An arrival without an answer this long after its time is a timeout"),
     Option(flag="--max-connections", default=4096, help="Most connections at once, over all workers; an arrival beyond that is not sent"),
-    Option(flag="--slo", default="", help="Response time that counts as good, such as 100ms"),
+    Option(flag="--slo", default="", help="Response time that counts as good, 100ms or p99=100ms"),
     Option(flag="--verify-every", default=100, help="Compare the values of every N-th answer; 0: of none"),
     Option(flag="--results", default="./results", help="Folder in which each run makes its own"),
 )
@@ -86,15 +87,14 @@ class Scenario:
 def make_plan(scenario: Scenario, options: Any) -> Plan:
     """Everything that can be known before the first send. Raises BenchError for every wrong option and a wrong server."""
     deadline_ns = parse_duration_ns(options.deadline, "--deadline")
-    slo_ns = parse_duration_ns(options.slo, "--slo") if options.slo else None
+    slo_ns = parse_slo_time_ns(options.slo) if options.slo else None
     for flag, value, least in (
         ("--deadline", deadline_ns, 1),
-        ("--slo", slo_ns, 1),
         ("--max-connections", options.max_connections, 1),
         ("--verify-every", options.verify_every, 0),
         ("--seed", options.seed, 0),
     ):
-        if value is not None and not least <= value <= _MOST:
+        if not least <= value <= _MOST:
             raise BenchError(f"{flag} is {value}, and must be at least {least} and at most {_MOST}")
     results = Path(options.results)
     RunFolder.check_writable(results)  # early, before a server is asked for anything

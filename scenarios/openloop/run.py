@@ -22,6 +22,7 @@ import bench
 from bench.clock import utc_now, wall_anchor
 from bench.errors import BenchError, one_sentence
 from bench.load.schedule import Schedule, write_schedule
+from bench.packages import installed_version
 from bench.records import SCHEMA_VERSION, RunFolder, new_run_id
 from scenarios.openloop.clocks import WorkerClock
 from scenarios.openloop.server_start import server_process_start
@@ -59,6 +60,10 @@ class Run:
         count = len(plan.schedule)
         if workers > count:
             raise BenchError(f"{workers} workers are more than the {count} arrivals of the schedule; start fewer workers")
+        if workers > plan.max_connections:
+            raise BenchError(
+                f"--max-connections {plan.max_connections} leaves none for some of the {workers} workers; start fewer, or raise it"
+            )
         self.plan = plan
         self.workers = workers
         self.final: Path | None = None
@@ -83,7 +88,7 @@ class Run:
     def shares(self) -> list[Share]:
         """The schedule, dealt out by seq modulo the number of workers."""
         plan = self.plan
-        limit = connection_limit(plan.max_connections) // self.workers
+        limits = shared_out(connection_limit(plan.max_connections), self.workers)
         expected = plan.target.expected
         intended = plan.schedule.intended_ns
         shares = []
@@ -99,7 +104,7 @@ class Run:
                     request=plan.target.request,
                     address=plan.target.address,
                     deadline_ns=plan.deadline_ns,
-                    max_connections=max(1, limit),
+                    max_connections=limits[worker],
                     outputs=tuple((output.name, output.datatype, output.shape) for output in plan.target.outputs),
                     batch=plan.target.batch,
                     verify_every=plan.verify_every,
@@ -132,6 +137,7 @@ class Run:
         """Account for what no worker reported, write the summary, give the folder its name. Safe to call twice."""
         if self.final is not None:
             return self.final
+        self.folder.check_there()
         missing = np.flatnonzero(~self._seen)
         intended = self.plan.schedule.intended_ns
         for start in range(0, len(missing), 65_536):
@@ -159,19 +165,16 @@ class Run:
 
     def _write_run(self) -> None:
         plan, target = self.plan, self.plan.target
-        self.folder.write_json(
-            "run.json",
+        self.folder.write_run(
+            "load",
             {
-                "schema_version": SCHEMA_VERSION,
-                "kind": "load",
-                "run_id": self.folder.run_id,
                 "scenario": plan.scenario,
                 "settings": plan.settings,
                 "environment": plan.environment,
                 "versions": {
                     "bench": bench.__version__,
                     "python": platform.python_version(),
-                    **{name: _version(name) for name in ("locust", "gevent", "pyarrow", "numpy")},
+                    **{name: installed_version(name) for name in ("locust", "gevent", "pyarrow", "numpy")},
                 },
                 "seeds": {"arrivals_and_inputs": plan.seed},
                 "hashes": {
@@ -202,6 +205,11 @@ class Run:
         )
 
 
+def shared_out(limit: int, workers: int) -> list[int]:
+    """How many connections each worker may have: `limit` together, and one each where the operating system leaves fewer."""
+    return [max(1, limit // workers + (worker < limit % workers)) for worker in range(workers)]
+
+
 def connection_limit(asked: int) -> int:
     """`--max-connections`, or as many as the process may have files, less some for everything else."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -229,12 +237,3 @@ def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bench", *arguments], capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": path}
     )
-
-
-def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,10 @@ def from_source(template: str | None) -> Callable[[Any], Schedule]:
             for name in ("rate", "base_rate", "peak_rate"):
                 if f"{{{name}}}" in template and values[name] == 0:
                     raise BenchError(f"--{name.replace('_', '-')} is 0, and must be above 0")
-            return parse_arrivals(template.format_map(values)).schedule(options.seed)
+            try:
+                return parse_arrivals(template.format_map(values)).schedule(options.seed)
+            except BenchError as error:
+                raise BenchError(_in_options(str(error), template)) from None
         value = getattr(options, given[0].name)
         if given[0].name == "arrivals":
             return parse_arrivals(value).schedule(options.seed)
@@ -48,3 +52,10 @@ def from_source(template: str | None) -> Callable[[Any], Schedule]:
         return schedule
 
     return make_schedule
+
+
+def _in_options(sentence: str, template: str) -> str:
+    """The sentence with the options that were given, where it names the keys of the arrivals that were made of them."""
+    keys = {key: f"--{name.replace('_', '-')}" for key, name in re.findall(r"(\w+)=\{(\w+)\}", template)}
+    named = rf"(^{template.partition(':')[0]}: |above )({'|'.join(keys)})\b"
+    return re.sub(named, lambda found: ("above " if found[1] == "above " else "") + keys[found[2]], sentence) if keys else sentence

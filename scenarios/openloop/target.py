@@ -133,7 +133,7 @@ def address_of(host: str) -> tuple[tuple[str, int], str]:
     except ValueError:
         fits = False
     if not fits:
-        raise BenchError(f"host {host!r} is not an address like http://127.0.0.1:8000; mend --host")
+        raise BenchError(f"--host {host!r} is not an address like http://127.0.0.1:8000")
     return (name, port), parts.path.rstrip("/")
 
 

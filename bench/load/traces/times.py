@@ -147,7 +147,7 @@ class DateClock:
             try:
                 pc.assume_timezone(pa.array([0], pa.timestamp("ns")), zone)
             except pa.ArrowException:
-                raise BenchError(f"zone {zone!r} is not known: write a name such as Europe/Berlin or UTC") from None
+                raise BenchError(f"--zone {zone!r} is not known: write a name such as Europe/Berlin or UTC") from None
 
     @property
     def note(self) -> str:

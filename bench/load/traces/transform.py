@@ -89,7 +89,7 @@ def window(arrivals: Arrivals, start_ns: int, end_ns: int | None) -> Arrivals:
     last = len(arrivals.times_ns) if end_ns is None else int(np.searchsorted(arrivals.times_ns, end_ns, side="left"))
     if first >= last:
         shown = f"{duration_text(start_ns)}:{'' if end_ns is None else duration_text(end_ns)}"
-        raise BenchError(f"the window {shown} holds no arrival: the trace lasts {duration_text(arrivals.duration_ns)}")
+        raise BenchError(f"--window {shown} holds no arrival: the trace lasts {duration_text(arrivals.duration_ns)}")
     return Arrivals(
         times_ns=arrivals.times_ns[first:last] - start_ns, duration_ns=end - start_ns, extra=arrivals.extra.slice(first, last - first)
     )
