@@ -13,12 +13,16 @@ _IN_PLACE_BYTES = 4 * 2**20  # of a whole body: numpy asks for huge pages from t
 
 
 class Body:
-    """Of one request: what came of it and was not handed over yet. Sizes in bytes."""
+    """Of one request: what came of it so far. Sizes in bytes.
 
-    __slots__ = ("_chunks", "_length", "received")
+    `received` also counts what is dropped; `small_pieces` since it was last set to 0. `asked`: the application waits for it.
+    """
+
+    __slots__ = ("_chunks", "_length", "asked", "received", "refused", "small_pieces")
 
     def __init__(self) -> None:
-        self.received = 0
+        self.received = self.small_pieces = 0
+        self.asked = self.refused = False
         self._chunks: list[bytes | bytearray | memoryview] = []
         self._length: int | None = None  # None until it is asked for, and where it is not declared
 
@@ -36,7 +40,9 @@ class Body:
         chunks = self._chunks
         if not chunks or len(piece) >= _SMALL_PIECE:
             chunks.append(piece)
-        elif isinstance(last := chunks[-1], bytearray):
+            return
+        self.small_pieces += 1
+        if isinstance(last := chunks[-1], bytearray):
             last += piece
         else:
             chunks.append(bytearray(piece))
@@ -54,10 +60,14 @@ class Body:
         self._chunks = [body.toreadonly()]
         return body[position:]
 
-    def take(self, handed_over: bytes | bytearray) -> bytes | bytearray | memoryview:
-        """All that came, behind what was handed over and not fetched; a single piece is not copied."""
-        chunks = [bytes(handed_over), *self._chunks] if handed_over else self._chunks
-        self._chunks = []
+    def refuse(self) -> None:
+        """Nobody will want it: what came is given up, and what comes is to be dropped."""
+        self.refused = True
+        self._chunks.clear()
+
+    def take(self) -> bytes | bytearray | memoryview:
+        """All that came; a single piece is not copied."""
+        chunks = self._chunks
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

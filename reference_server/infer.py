@@ -45,13 +45,13 @@ class Inference:
             return
         self.in_flight += 1
         try:
-            await self._serve(_Call(scope), receive, send)
+            await self._serve(_Call(scope), send)
         finally:
             self.in_flight -= 1
 
-    async def _serve(self, call: _Call, receive: Receive, send: Send) -> None:
+    async def _serve(self, call: _Call, send: Send) -> None:
         try:
-            body = await self._read_body(call, receive)
+            body = await self._read_body(call)
             header_length = call.headers.get(b"inference-header-content-length")
             if len(call.headers) != len(call.raw_headers):
                 call.check_one_header_length()
@@ -76,32 +76,17 @@ class Inference:
         else:
             await self._send_answer(call, answer)
 
-    async def _read_body(self, call: _Call, receive: Receive) -> bytes | memoryview:
+    async def _read_body(self, call: _Call) -> bytes | memoryview:
         headers = call.headers
         if not _HOW_IT_IS_SENT.isdisjoint(headers):
             _check_plain(headers)
-        limit = self._max_body_bytes
         length = headers.get(b"content-length")
-        if length is not None and int(length) > limit:
-            raise RequestRefused(413, f"the body has {int(length)} bytes, the limit is {limit}")
-        if length is not None and b"transfer-encoding" not in headers:
-            body: bytes | memoryview | None = await call.connection.take_body()
-            if body is None:
-                raise ClientGone
-            return body
-        pieces: list[bytes] = []
-        received = 0
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientGone
-            piece: bytes = message["body"]
-            received += len(piece)
-            if received > limit:
-                raise RequestRefused(413, f"the body has more than {limit} bytes, which is the limit")
-            if not message["more_body"]:
-                return piece if not pieces else b"".join((*pieces, piece))
-            pieces.append(piece)
+        if length is not None and int(length) > self._max_body_bytes:
+            raise RequestRefused(413, f"the body has {int(length)} bytes, the limit is {self._max_body_bytes}")
+        body: bytes | memoryview | None = await call.connection.take_body()
+        if body is None:
+            raise ClientGone
+        return body
 
     async def _infer(self, call: _Call, request: InferRequest) -> InferReply:
         call.timing.queue_ns = now_ns() - call.started_ns

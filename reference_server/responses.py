@@ -35,3 +35,12 @@ def fixed(body: bytes) -> Handler:
         await reply(send, 200, body)
 
     return handler
+
+
+def refusal(status: int, message: str) -> Handler:
+    """A handler that answers with this error, and closes the connection."""
+
+    async def handler(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply_error(send, status, message, (b"connection", b"close"))
+
+    return handler

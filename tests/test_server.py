@@ -345,10 +345,10 @@ def test_a_large_body_that_stops_half_way(tmp_path: Path, wide: Path) -> None:
     request = binary_request(1)
     with serving(tmp_path, wide, "--pool-size", "1", "--body-timeout", "600ms") as server:
         answer = read_all(server.open(request[:500_000]))
-        assert answer.startswith(b"HTTP/1.1 408 ") and b"body did not arrive in time" in answer
+        assert answer.startswith(b"HTTP/1.1 408 ") and b"body did not arrive in time" in answer and b"server-timing" in answer
         server.open(request[:500_000]).close()
-        cancelled = 'coldburst_requests_total{model="synthetic",outcome="cancelled"}'
-        until(lambda: server.metric(cancelled) == 2, "both are counted")
+        until(lambda: requests_total(server, "cancelled") == 1, "the second one is counted")
+        assert requests_total(server, "invalid") == 1
         until(lambda: open_sockets(server) == 0, "the connection is gone")
         assert read_all(server.open(binary_request(1, "Connection: close"))).endswith(b'"data":[2.0,2.0,2.0,2.0]}]}')
         assert server.errors() == ""
@@ -458,6 +458,10 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, synthetic: Synth
         assert server.infer()[0] == 200
 
 
+def requests_total(server: Server, outcome: str) -> float:
+    return server.metric(f'coldburst_requests_total{{model="synthetic",outcome="{outcome}"}}')
+
+
 def open_sockets(server: Server) -> int:
     return sum(found.status == "ESTABLISHED" for found in psutil.Process(server.process.pid).net_connections("tcp"))
 
@@ -561,6 +565,152 @@ def test_a_body_in_tiny_chunks_takes_no_more_memory_than_another(tmp_path: Path,
         assert resident_bytes(server) - before < 10_000_000  # of 1 MB; it was 27 MB
         connection.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(good_body()), good_body()))
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        connection.close()
+
+
+CHUNKED = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+
+
+def flood(connection: socket.socket, piece: bytes, most: int) -> int:
+    """Send pieces until `most` bytes are sent, or nobody takes them. Returns how many went out."""
+    connection.settimeout(0.5)
+    sent = 0
+    try:
+        while sent < most:
+            sent += connection.send(piece)
+    except (TimeoutError, ConnectionError):
+        pass
+    connection.settimeout(60)
+    return sent
+
+
+def test_of_a_body_over_the_limit_nothing_is_kept(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(), "--max-body", "1MB") as server:
+        server.infer()
+        before = resident_bytes(server)
+        connection = server.open(CHUNKED % INFER.encode())
+        assert flood(connection, CHUNK, 64_000_000) >= 64_000_000  # it is read, so that the client comes to read the answer
+        assert connection.recv(12) == b"HTTP/1.1 413"
+        assert resident_bytes(server) - before < 10_000_000
+        assert requests_total(server, "invalid") == 1
+        connection.close()
+
+
+def test_a_body_that_nobody_asks_for_is_not_read(tmp_path: Path, engine: Callable[..., Path], gate: Path) -> None:
+    """Behind a request that runs, and of a load that takes its time."""
+    first, beside = engine(gate=gate), engine(name="beside", gate=gate)
+    with serving(tmp_path, first, f"--on-demand=beside={beside}", "--max-body", "20MB") as server:
+        server.infer()
+        gate.touch()
+        running, before = raw_request(good_body()), resident_bytes(server)
+        for head, answers in (
+            (running + CHUNKED % INFER.encode(), [b"200", b"413"]),
+            (running + raw_request(b"")[:-4].replace(b"Length: 0", b"Length: 100000000000") + b"\r\n\r\n", [b"200", b"413"]),
+            (CHUNKED % b"/v2/repository/models/beside/load", [b"200"]),
+        ):
+            gate.touch()
+            connection = server.open(head)
+            assert flood(connection, CHUNK, 60_000_000) < 60_000_000
+            assert resident_bytes(server) - before < 30_000_000
+            gate.unlink()
+            sender = threading.Thread(target=flood, args=(connection, CHUNK, 60_000_000))
+            sender.start()
+            received = b""
+            while len(re.findall(rb"HTTP/1\.1 (\d+)", received)) < len(answers):
+                received += connection.recv(65536)
+            assert re.findall(rb"HTTP/1\.1 (\d+)", received) == answers
+            sender.join()
+            connection.close()
+        until(lambda: open_sockets(server) == 0, "the connections are gone")
+        assert resident_bytes(server) - before < 30_000_000
+        assert server.errors() == ""
+
+
+def test_pipelined_bodies_wait_outside(tmp_path: Path, wide: Path) -> None:
+    """Of the requests behind the one that is answered, no more is in memory than a read or two brought."""
+    gate = tmp_path / "gate"
+    gated = build_gated(tmp_path / "gated", gate)
+    with serving(tmp_path, wide, gated) as server:
+        server.ask("POST", "/v2/models/gated/infer", good_body())
+        before = resident_bytes(server)
+        gate.touch()
+        first = raw_request(good_body(), path="/v2/models/gated/infer")
+        connection = server.open(first * 8)
+        sender = threading.Thread(target=flood, args=(connection, binary_request(1), 60_000_000))
+        sender.start()
+        sender.join()
+        assert resident_bytes(server) - before < 10_000_000
+        gate.unlink()
+        connection.close()
+
+
+def build_gated(directory: Path, gate: Path) -> Path:
+    from bench.engine.synthetic_builder import build_synthetic
+
+    build_synthetic(directory, name="gated", input_elements=ELEMENTS, output_elements=ELEMENTS, gate=gate)
+    return directory
+
+
+def test_tiny_chunks_leave_the_others_their_turn(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine()) as server:
+        connection = server.open(CHUNKED % INFER.encode())
+        sender = threading.Thread(target=connection.sendall, args=(b"1\r\n \r\n" * 500_000,))
+        sender.start()
+        answered = 0
+        while sender.is_alive() or unread(connection):
+            assert server.ask("GET", "/v2/health/live")[0] == 200
+            answered += 1
+        assert answered >= 10  # it was 0 or 1
+        connection.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(good_body()), good_body()))
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        connection.close()
+
+
+def test_trailers_are_no_headers(shared: Server) -> None:
+    body = b"%x\r\n%b\r\n0\r\n" % (len(good_body()), good_body())
+    for trailers in (b"Inference-Header-Content-Length: 7\r\n", b"X: y\r\n" * 1000):
+        with shared.open(CHUNKED % INFER.encode() + body + trailers + b"\r\n") as connection:
+            assert connection.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("endless", [b"0\r\nX: ", b"0\r\n", b"5;"])
+def test_trailers_and_chunk_sizes_have_a_limit(shared: Server, endless: bytes) -> None:
+    for path, already in ((INFER, False), ("/v2/models/nope/infer", True)):
+        connection = shared.open(CHUNKED % path.encode() + b"5\r\nabcde\r\n" + endless)
+        piece = b"y" * 65536 if endless != b"0\r\n" else b"a: b\r\n" * 10_000
+        assert flood(connection, piece, 20_000_000) < 20_000_000
+        answer = read_all(connection)
+        if answer:  # else it was lost with the connection, which the client was still writing to
+            assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"404" if already else b"431"]
+
+
+def test_a_broken_chunk_is_told_at_once_and_in_turn(tmp_path: Path, engine: Callable[..., Path], gate: Path) -> None:
+    broken = CHUNKED % INFER.encode() + b"5\r\nabcde\r\n"
+    with serving(tmp_path, engine(gate=gate)) as server:
+        answer = read_all(server.open(broken + b"zz\r\n"))
+        assert answer.startswith(b"HTTP/1.1 400 ") and b"server-timing" in answer and b"connection: close" in answer
+        assert requests_total(server, "invalid") == 1
+        gate.touch()
+        connection = server.open(raw_request(good_body()) + broken)
+        until(lambda: server.metric('coldburst_slots{model="synthetic",state="busy"}') == 1, "the first one runs")
+        connection.sendall(b"zz\r\n")
+        gate.unlink()
+        assert re.findall(rb"HTTP/1\.1 (\d+)", read_all(connection)) == [b"200", b"400"]
+        assert requests_total(server, "invalid") == 2 and requests_total(server, "cancelled") == 0
+
+
+@pytest.mark.parametrize("cut", [20, -30])
+def test_each_request_has_its_own_time(tmp_path: Path, engine: Callable[..., Path], cut: int) -> None:
+    """Also where each packet ends one request and begins the next, in its head or in its body."""
+    request = raw_request(good_body())
+    with serving(tmp_path, engine(), "--header-timeout", "1s", "--body-timeout", "1s") as server:
+        connection = server.open(request[:cut])
+        began = time.monotonic()
+        while time.monotonic() - began < 1.5:
+            time.sleep(0.25)
+            connection.sendall(request[cut:] + request[:cut])
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
         connection.close()
 
 
