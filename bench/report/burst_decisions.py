@@ -112,13 +112,13 @@ def _between(comparison: ArmComparison, summary: ExperimentSummary) -> Iterator[
 
 def _price(summary: ExperimentSummary, one: str, other: str) -> str:
     """What `one` holds in memory beyond `other`."""
-    first, second = (next(arm for arm in summary.arms if arm.name == name).resident for name in (one, other))
-    if first is None or second is None:
+    first, second = (next(arm for arm in summary.arms if arm.name == name).held for name in (one, other))
+    if first is None or second is None or first.kind != second.kind:
         return ""
     sizes = f"{format_size(first.median)} against {format_size(second.median)}"
     if abs(first.median - second.median) < _SAME_MEMORY * second.median:
-        return f" It holds about the same memory ({sizes})."
-    return f" It holds {'more' if first.median > second.median else 'less'} memory: {sizes}."
+        return f" It holds about the same {first.kind} memory ({sizes})."
+    return f" It holds {'more' if first.median > second.median else 'less'} {first.kind} memory: {sizes}."
 
 
 def _tail_of(arm: ArmSummary) -> Iterator[str]:
