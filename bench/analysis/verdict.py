@@ -88,7 +88,8 @@ def _against(comparison: ArmComparison, summary: ExperimentSummary, with_tail: b
         memory = f"; {second.name} holds {format_size(abs(comparison.memory_bytes))} {more} {comparison.memory_kind} memory"
     if p99.ratio < 1:  # a reader takes "20 times lower" in at once, and "0.05x" not
         low, high = 1 / p99.ratio_interval.high, 1 / p99.ratio_interval.low
-        times = f"{format_count(1 / p99.ratio)} times lower (95 % interval {format_count(low)} to {format_count(high)} times, {spikes} spikes)"
+        ends = f"{format_count(low)} to {format_count(high)} times"
+        times = f"{format_count(1 / p99.ratio)} times lower (95 % interval {ends}, {spikes} spikes)"
     else:
         times = f"{format_count(p99.ratio)} times higher ({interval})"
     return f"{typical}, {times}{_slo_words(first, second, summary)}{_tail_words(first, named=True) if with_tail else ''}{memory}"

@@ -99,8 +99,8 @@ def _between(comparison: ArmComparison, summary: ExperimentSummary) -> Iterator[
         if factor < 1:
             factor, ends = 1 / factor, (1 / ends[1], 1 / ends[0])
         yield (
-            f"**{better} is better in a spike**: the P99 with {worse} is {format_count(factor)} times as long (95 % interval {format_count(ends[0])} to "
-            f"{format_count(ends[1])}, {spikes} spikes).{_price(summary, better, worse)}"
+            f"**{better} is better in a spike**: the P99 with {worse} is {format_count(factor)} times as long "
+            f"(95 % interval {format_count(ends[0])} to {format_count(ends[1])}, {spikes} spikes).{_price(summary, better, worse)}"
         )
         return
     more = f" About {p99.more_spikes:,} more spikes would tell." if p99.more_spikes else ""
