@@ -32,9 +32,10 @@ from reference_server.app import App  # noqa: E402
 from reference_server.connection import with_limits  # noqa: E402
 from reference_server.limits import Limits  # noqa: E402
 from reference_server.log import Log  # noqa: E402
+from reference_server.phases import Phases  # noqa: E402
 from reference_server.pool_settings import PoolSettings  # noqa: E402
 from reference_server.registry import Registry  # noqa: E402
-from reference_server.runtimes.synthetic import Declaration, SyntheticSlot  # noqa: E402
+from reference_server.runtimes.synthetic import Declaration, SyntheticEngine  # noqa: E402
 from reference_server.server_timing import Timing  # noqa: E402
 
 BATCHES, READ_BYTES = 40, 256_000  # what uvloop reads at most at once
@@ -131,7 +132,8 @@ async def measure(size: str, directory: Path) -> None:
     _collect_less()
     ours = with_limits(Limits())
     pool: Any = registry.models["model"].pool
-    slot = SyntheticSlot(Declaration(input_elements=elements, output_elements=1024))
+    manifest = registry.models["model"].manifest
+    slot = SyntheticEngine(manifest, Declaration(input_elements=elements, output_elements=1024)).make_slot(Phases())
     ready = slot.run({"input": np.zeros((1, elements), np.float32)})
     costs = [await cost_us(bare_app, HttpToolsProtocol, request), 0.0, 0.0, await cost_us(app, ours, request)]
     for number, run in enumerate((lambda *_: ready, slot.run), 1):
