@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bench.clock import now_ns
+from bench.errors import one_sentence
 from reference_server.engine_source import EngineSource
 from reference_server.health import watch
 from reference_server.jobs import BarrenClock, Check, LoadFailed
@@ -170,20 +171,32 @@ class Fleet:
         if self._one_load_first and not self.source.can_share:
             missing = min(missing, 1 - len(self.makers) - len(self.replaced))
         for _ in range(missing):
-            self._make()
+            if not self._make():
+                break
 
-    def _make(self) -> None:
+    def _make(self) -> bool:
+        """Whether that could be begun."""
         now = now_ns()  # before the thread begins: its load is not to be longer than what is counted
-        maker = self._new_thread(f"{self._name}-slot")
+        try:
+            maker = self._new_thread(f"{self._name}-slot")
+        except LoadFailed as failed:
+            self._making_failed(str(failed))
+            return False
         self.makers.add(maker)
         self._set_barren_clock(now)
         maker.making.began_ns, maker.making.began_barren_ns = now, self.barren_clock.read(now)
+        return True
 
     def _new_thread(self, name: str) -> SlotThread:
+        """Raises LoadFailed where the process may have no more threads or open files."""
         assert self._loop is not None
-        slot = SlotThread(self, self._queue, self.source, self._loop, name, cold=self.cold)
+        try:
+            slot = SlotThread(self, self._queue, self.source, self._loop, name, cold=self.cold)
+            slot.start()
+        except (OSError, RuntimeError) as error:
+            reason = one_sentence(error)
+            raise LoadFailed(f"no further slot of model {self._name} can be made ({reason}); raise this process's limits") from None
         self.threads.add(slot)
-        slot.start()
         return slot
 
     def _set_barren_clock(self, now: int) -> None:
@@ -245,8 +258,11 @@ class Fleet:
             self._starting.set_result(None)
 
     def making_failed(self, slot: SlotThread, reason: str) -> None:
-        now = now_ns()
         self.makers.discard(slot)
+        self._making_failed(reason)
+
+    def _making_failed(self, reason: str) -> None:
+        now = now_ns()
         self.load_failed(reason)
         self._paused_until_ns = now + _PAUSE_AFTER_FAILURE_NS
         if not self.slots and not self.makers and not self.replaced:

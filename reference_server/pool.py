@@ -206,7 +206,7 @@ class Pool:
         if self._cold:
             if job.load_error is not None:
                 self.fleet.load_failed(job.load_error)
-            elif job.answer is not None or job.run_error is not None:  # else its requester went away before the load
+            elif job.cold_load_ns:  # else its requester went away before the load
                 self.fleet.loaded(job.cold_load_ns)
         elif not goes_on:
             self.fleet.run_ended(slot, job.ended_ns)

@@ -99,7 +99,12 @@ class SlotThread:
         self._thread = threading.Thread(target=self._serve_cold if cold else self._live, name=name, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Raises RuntimeError where the process may have no more threads."""
+        try:
+            self._thread.start()
+        except BaseException:
+            self._tasks.close()
+            raise
 
     def submit(self, task: Job | Check) -> None:
         self._tasks.put(task)
@@ -219,7 +224,8 @@ class SlotThread:
     def _run_cold(self, job: Job) -> None:
         began = now_ns()
         opened = None if job.future.cancelled() else self._open_cold(job)
-        job.cold_load_ns = now_ns() - began
+        if opened is not None or job.load_error is not None:
+            job.cold_load_ns = now_ns() - began
         if opened is not None:
             self._run(opened[1], job)
         job.started_ns, job.ended_ns = began, now_ns()

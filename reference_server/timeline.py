@@ -7,6 +7,7 @@ is measured (pyarrow alone takes longer than everything else). `bench.server_tim
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -36,13 +37,6 @@ class Timeline:
     """
 
     def __init__(self, path: Path, models: Sequence[ServedModel]) -> None:
-        try:
-            self._file = path.open("xb", buffering=0)
-        except OSError as error:
-            raise BenchError(f"timeline {path} cannot be written ({error.strerror}); name a new file with --timeline") from None
-        self._models = tuple(models)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="timeline", daemon=True)
         metadata = {
             "schema_version": SCHEMA_VERSION,
             "columns": COLUMNS,
@@ -50,10 +44,27 @@ class Timeline:
             "anchor": wall_anchor(),
             "pid": os.getpid(),
         }
-        self._file.write(json.dumps(metadata).encode() + b"\n")
+        try:
+            self._file = path.open("xb", buffering=0)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        self._path = path
+        self._models = tuple(models)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="timeline", daemon=True)
+        try:
+            self._write(json.dumps(metadata).encode() + b"\n")
+        except OSError as error:
+            self.discard()
+            raise _unwritable(path, error) from None
 
     def start(self) -> None:
-        self._thread.start()
+        """Raises BenchError where the process may have no more threads; no file is left then."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.discard()
+            raise BenchError(f"timeline {self._path} has no thread that writes it ({error}); raise this process's limits") from None
 
     def close(self) -> None:
         """End. May be called more than once, and without a start."""
@@ -62,12 +73,24 @@ class Timeline:
             self._thread.join()
         self._file.close()
 
+    def discard(self) -> None:
+        """End, and leave no file: the same command would stumble over it."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, rows: bytes) -> None:
+        """All of it or nothing. Raises OSError."""
+        written = self._file.write(rows)
+        if written != len(rows):  # the disk is full
+            self._file.truncate(self._file.tell() - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def _sample(self) -> None:
         due_ns = now_ns()
         ended = False
         while not ended:
             try:
-                self._file.write(self._rows())
+                self._write(self._rows())
             except OSError as error:  # a full disk must not end the serving
                 logging.getLogger(__name__).error("timeline %s ends here: %s", self._file.name, error.strerror)
                 return
@@ -83,3 +106,7 @@ class Timeline:
             row = (now, model.manifest.name, fleet.busy, fleet.idle, fleet.loading, waiting, resident, model.device_bytes(), cpu_ns)
             lines.append(json.dumps(row) + "\n")
         return "".join(lines).encode()
+
+
+def _unwritable(path: Path, error: OSError) -> BenchError:
+    return BenchError(f"timeline {path} cannot be written ({error.strerror}); name a new file with --timeline")

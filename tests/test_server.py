@@ -995,7 +995,7 @@ def test_concurrent_clients_get_their_own_answers(shared: Server) -> None:
 
 def test_no_inference_library_is_imported_by_the_server_itself() -> None:
     heavy = ("onnxruntime", "onnx", "starlette", "prometheus_client", "pyarrow", "pandas")
-    code = f"import sys, reference_server.__main__; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, reference_server.serving; print([m for m in {heavy} if m in sys.modules])"
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True
     )

@@ -97,4 +97,6 @@ def _probe(engine_dir: Path) -> Iterator[NpzFile]:
     except FileNotFoundError:
         raise EngineRefused(f"{path} is missing; build the engine again") from None
     except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:  # no more open files, a disk that fails: another will do as little
+            raise EngineRefused(f"{path} cannot be read ({error.strerror})") from None
         raise EngineRefused(f"{path} is not an engine's probe ({error}); build the engine again") from None

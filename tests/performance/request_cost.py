@@ -27,16 +27,16 @@ from test_server_overhead import ELEMENTS, binary_request  # noqa: E402
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: E402
 
 from bench.engine.synthetic_builder import build_synthetic  # noqa: E402
-from reference_server.__main__ import _collect_less  # noqa: E402
 from reference_server.app import App  # noqa: E402
 from reference_server.connection import with_limits  # noqa: E402
 from reference_server.limits import Limits  # noqa: E402
-from reference_server.log import Log  # noqa: E402
+from reference_server.log import Log, StandardError  # noqa: E402
 from reference_server.phases import Phases  # noqa: E402
 from reference_server.pool_settings import PoolSettings  # noqa: E402
 from reference_server.registry import Registry  # noqa: E402
 from reference_server.runtimes.synthetic import Declaration, SyntheticEngine  # noqa: E402
 from reference_server.server_timing import Timing  # noqa: E402
+from reference_server.serving import _collect_less  # noqa: E402
 
 BATCHES, READ_BYTES = 40, 256_000  # what uvloop reads at most at once
 
@@ -128,7 +128,7 @@ async def measure(size: str, directory: Path) -> None:
     build_synthetic(directory / "model", name="model", input_elements=elements, output_elements=1024)
     registry = Registry([directory / "model"], PoolSettings(mode="warm-pool", size=2))
     await registry.start()
-    app = App(registry, Log(as_json=False), max_body_bytes=Limits().max_body_bytes)
+    app = App(registry, Log(StandardError(), as_json=False), max_body_bytes=Limits().max_body_bytes)
     _collect_less()
     ours = with_limits(Limits())
     pool: Any = registry.models["model"].pool
