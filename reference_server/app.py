@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from reference_server.documents import model_metadata, openapi_document, repository_index, server_metadata
 from reference_server.infer import Inference
-from reference_server.jobs import LoadFailed
+from reference_server.jobs import LoadFailed, Overloaded
 from reference_server.log import Log
 from reference_server.registry import Registry, ServedModel
 from reference_server.responses import Handler, Receive, Scope, Send, fixed, reply, reply_error
@@ -31,6 +31,7 @@ class App:
             "/v2": ("GET", fixed(server_metadata(registry.settings.described(), loads=any(m.on_demand for m in registry.models.values())))),
             "/v2/health/live": ("GET", fixed(b'{"live":true}')),
             "/v2/health/ready": ("GET", self._ready),
+            "/v2/models/stats": ("GET", self._statistics),  # a model of this name has its own path there
             "/v2/repository/index": ("POST", self._index),
             "/openapi.json": ("GET", self._openapi),
             "/metrics": ("GET", self._metrics),
@@ -50,7 +51,7 @@ class App:
             await _reply_ready(send, model.ready and not self._draining, f"model {model.manifest.name}")
 
         async def statistics(scope: Scope, receive: Receive, send: Send) -> None:
-            await reply(send, 200, statistics_document(model.manifest.name, model.manifest.version, model.metrics))
+            await reply(send, 200, statistics_document([model]))
 
         metadata = fixed(model_metadata(model.manifest))
         for path in (base, f"{base}/versions/{model.manifest.version}"):
@@ -64,12 +65,17 @@ class App:
         for an inference need not be one who may fill its memory."""
 
         async def handler(scope: Scope, receive: Receive, send: Send) -> None:
-            client = scope["client"]
-            if client is None or not ipaddress.ip_address(client[0]).is_loopback:
-                await reply_error(send, 403, f"model {model.manifest.name} is loaded and unloaded from this host only")
+            changes = f"model {model.manifest.name} is loaded and unloaded"
+            if not _of_this_host(scope["client"]):
+                await reply_error(send, 403, f"{changes} from this host only")
+                return
+            if any(name == b"origin" for name, _ in scope["headers"]):  # a browser here may show a page from anywhere
+                await reply_error(send, 403, f"{changes} by programs, not by a page in a browser")
                 return
             try:
                 await change()
+            except Overloaded as overloaded:
+                await reply_error(send, 503, str(overloaded), (b"retry-after", b"%d" % overloaded.retry_after_s))
             except LoadFailed as failed:
                 await reply_error(send, 500, str(failed))
             else:
@@ -87,6 +93,8 @@ class App:
         self._draining = True
         for inference in self._inferences:
             inference.draining = True
+        for model in self._registry.models.values():
+            model.draining = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get(scope["path"])
@@ -120,7 +128,8 @@ class App:
                 return f"unknown model {shorten(parts[3])}; served here: {', '.join(self._registry.models)}"
             if len(parts) > 5 and parts[4] == "versions" and parts[5] != model.manifest.version:
                 return f"model {parts[3]} has no version {shorten(parts[5])}, it has {model.manifest.version}"
-        if path.startswith("/v2/repository/models/") and parts[4] in self._registry.models:
+        kept = self._registry.models.get(parts[4]) if path.startswith("/v2/repository/models/") else None
+        if kept is not None and not kept.on_demand:
             return f"model {parts[4]} is there from start to end; only models of --on-demand can be loaded and unloaded"
         return f"there is nothing at {shorten(path)}"
 
@@ -131,6 +140,9 @@ class App:
         """Which models there are: the reading part of the model repository extension."""
         models = self._registry.models.values()
         await reply(send, 200, repository_index([(model.manifest, model.ready and not self._draining) for model in models]))
+
+    async def _statistics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, statistics_document(list(self._registry.models.values())))
 
     async def _openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
         models = self._registry.models
@@ -143,6 +155,13 @@ class App:
         accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
         body, content_type = await expose(list(self._registry.models.values()), accept)
         await reply(send, 200, body, content_type=content_type.encode())
+
+
+def _of_this_host(client: tuple[str, int] | None) -> bool:
+    if client is None:
+        return False
+    address = ipaddress.ip_address(client[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback  # an IPv6 socket sees IPv4 clients as ::ffff:127.0.0.1
 
 
 async def _reply_ready(send: Send, ready: bool, what: str) -> None:

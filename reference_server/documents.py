@@ -62,6 +62,7 @@ def openapi_document(manifests: Sequence[Manifest], on_demand: Sequence[str] = (
         "/v2": _get("Server metadata", _METADATA),
         "/v2/health/live": _get("Whether the process answers", {"type": "object"}),
         "/v2/health/ready": _get("Whether every model is ready", {"type": "object"}, 503),
+        "/v2/models/stats": _get("Counts and times of every model since the start", {"type": "object"}),
         "/v2/repository/index": {
             "post": {
                 "summary": "The models, and whether each is ready",
@@ -81,7 +82,11 @@ def openapi_document(manifests: Sequence[Manifest], on_demand: Sequence[str] = (
     for name in on_demand:
         for what in ("load", "unload"):
             done = {"description": "done, or it was so already", "content": _json({"type": "object"})}
-            refused = {"403": _error("the client is on another host"), "500": _error("the load failed")}
+            refused = {
+                "403": _error("the client is on another host, or a page in a browser"),
+                "500": _error("the load failed"),
+                "503": _error("the server is shutting down"),
+            }
             paths[f"/v2/repository/models/{name}/{what}"] = {
                 "post": {"summary": f"{what.capitalize()} {name}", "responses": {"200": done} | refused}
             }

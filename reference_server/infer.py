@@ -79,7 +79,7 @@ class Inference:
     async def _read_body(self, call: _Call) -> bytes | memoryview:
         headers = call.headers
         if not _HOW_IT_IS_SENT.isdisjoint(headers):
-            _check_plain(headers)
+            _check_plain(call.raw_headers)
         length = headers.get(b"content-length")
         if length is not None and int(length) > self._max_body_bytes:
             raise RequestRefused(413, f"the body has {int(length)} bytes, the limit is {self._max_body_bytes}")
@@ -141,14 +141,15 @@ class Inference:
             )
 
 
-def _check_plain(headers: dict[bytes, bytes]) -> None:
+def _check_plain(headers: list[Header]) -> None:
     """Raises RequestRefused where the body is sent in a way that is not taken here."""
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise RequestRefused(415, "compressed bodies are not taken; send the body as it is")
-    if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-        raise RequestRefused(415, "the only transfer encoding taken is chunked")
-    if b"upgrade" in headers:
-        raise RequestRefused(400, "upgrades are not supported; send the request without an Upgrade header")
+    for name, value in headers:
+        if name == b"content-encoding" and value.lower() != b"identity":
+            raise RequestRefused(415, "compressed bodies are not taken; send the body as it is")
+        if name == b"transfer-encoding" and value.lower() != b"chunked":
+            raise RequestRefused(415, "the only transfer encoding taken is chunked")
+        if name == b"upgrade":
+            raise RequestRefused(400, "upgrades are not supported; send the request without an Upgrade header")
 
 
 class _Call:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import Manifest, read_manifest
 from bench.errors import BenchError
-from reference_server.jobs import LoadFailed
+from reference_server.jobs import Overloaded
 from reference_server.metrics import ModelMetrics
 from reference_server.pool import Pool
 from reference_server.pool_settings import PoolSettings
@@ -57,7 +57,7 @@ class ServedModel:
         self._on_device_spoiled = on_device_spoiled
         self._changing = asyncio.Lock()  # one load or unload at a time
         self._load: asyncio.Task[None] | None = None
-        self._closed = False
+        self.draining = False  # no load begins any more
         self.pool = self._new_pool()
 
     def _new_pool(self) -> Pool:
@@ -83,12 +83,12 @@ class ServedModel:
         await self.pool.start()
 
     async def load(self) -> None:
-        """Load a model that is there on demand; nothing happens where it is loaded. Raises LoadFailed."""
+        """Load a model that is there on demand; nothing happens where it is loaded. Raises LoadFailed, Overloaded."""
         async with self._changing:
             if self.pool.fleet.ready:
                 return
-            if self._closed:
-                raise LoadFailed(f"model {self.manifest.name} is not loaded, since the server is shutting down")
+            if self.draining:
+                raise Overloaded(f"model {self.manifest.name} is not loaded, since the server is shutting down", 1)
             await self._renew()
             self._load = asyncio.create_task(self.pool.start())
             try:
@@ -109,7 +109,7 @@ class ServedModel:
 
     async def close(self) -> None:
         """Shed what waits, let what runs end, release every slot, engine and thread."""
-        self._closed = True
+        self.draining = True
         if self._load is not None and not self._load.done():
             self._load.cancel()
             await asyncio.wait((self._load,))

@@ -5,22 +5,30 @@ Source: Triton, "Statistics Extension". `queue` there is all the waiting: this s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import orjson
 
-from reference_server.metrics import ModelMetrics
+from reference_server.registry import ServedModel
 
 
-def statistics_document(name: str, version: str, metrics: ModelMetrics) -> bytes:
+def statistics_document(models: Sequence[ServedModel]) -> bytes:
     """The reply's JSON, from the same numbers as /metrics."""
+    return orjson.dumps({"model_stats": [_statistics(model) for model in models]})
+
+
+def _statistics(served: ServedModel) -> dict[str, Any]:
+    metrics = served.metrics
     ok = metrics.outcomes.get("ok", 0)
     response, queue, pool, load, copy_in, infer, copy_out = (histogram.sum_ns for histogram in metrics.histograms)
 
     def spent(ns: int, count: int = ok) -> dict[str, int]:
         return {"count": count, "ns": ns}
 
-    model = {
-        "name": name,
-        "version": version,
+    return {
+        "name": served.manifest.name,
+        "version": served.manifest.version,
         "last_inference": metrics.last_ok_ns // 10**6,
         "inference_count": metrics.rows,
         "execution_count": ok,
@@ -34,4 +42,3 @@ def statistics_document(name: str, version: str, metrics: ModelMetrics) -> bytes
         },
         "batch_stats": [],
     }
-    return orjson.dumps({"model_stats": [model]})

@@ -43,6 +43,8 @@ class RequestRefused(Exception):
 
 def shorten(value: object, limit: int = 80) -> str:
     """What a client sent, quoted for an error message and never longer than `limit` characters."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]  # as JSON has it
     text = repr(value[:limit]) if isinstance(value, str) else _REPR.repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 

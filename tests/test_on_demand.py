@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import re
+import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -130,6 +134,64 @@ def test_not_from_another_host(synthetic: SyntheticFactory) -> None:
         server.wait_ready()
         with pytest.raises(BenchError, match="403 model beside is loaded and unloaded from this host only"):
             client.load("beside")
+
+
+def test_from_this_host_by_an_ipv6_socket_too(synthetic: SyntheticFactory) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    first, second = synthetic(name="first"), synthetic(name="second")
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with ServerProcess([first], [f"--on-demand=beside={second}", "--host=::"]) as server:
+        server.wait_ready()
+        with InferenceClient(f"http://127.0.0.1:{urlsplit(server.url).port}") as client:
+            client.load("beside")
+
+
+def test_not_for_a_page_in_a_browser(synthetic: SyntheticFactory) -> None:
+    """Which may send such a request to this host from anywhere, and always says where it is from."""
+    first, second = synthetic(name="first"), synthetic(name="second")
+    with ServerProcess([first], [f"--on-demand=beside={second}"]) as server:
+        server.wait_ready()
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+        connection.request("POST", "/v2/repository/models/beside/load", headers={"Origin": "http://example.com"})
+        reply = connection.getresponse()
+        assert (reply.status, b"not by a page in a browser" in reply.read()) == (403, True)
+        connection.close()
+        assert states(server)["beside"] == "UNAVAILABLE"
+
+
+def test_no_load_begins_while_the_server_drains(synthetic: SyntheticFactory, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    first, second = synthetic(name="first"), synthetic(name="second", gate=gate)
+    with ServerProcess([first], [f"--on-demand=beside={second}"]) as server:
+        server.wait_ready()
+        gate.touch()
+        change = b"POST /v2/repository/models/beside/%b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        host, port = urlsplit(server.url).netloc.split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(change % b"load" + change % b"unload" + change % b"load")
+            while b'model="beside",state="loading"} 1.0' not in metrics(server):
+                time.sleep(0.01)
+            os.kill(server.pid, signal.SIGTERM)
+            while ask(server, "GET", "/v2/health/ready")[0] != 503:
+                time.sleep(0.01)
+            gate.unlink()
+            answers = b""
+            while piece := connection.recv(65536):
+                answers += piece
+        assert re.findall(rb"HTTP/1\.1 (\d+)", answers) == [b"200", b"200", b"503"]
+
+
+def metrics(server: ServerProcess) -> bytes:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    connection.request("GET", "/metrics")
+    content = connection.getresponse().read()
+    connection.close()
+    return content
 
 
 @pytest.mark.parametrize("text", ["beside", "=x", "a/b=x", "a="])

@@ -268,6 +268,56 @@ def test_cold_load_loads_and_unloads_for_each_request(synthetic: SyntheticFactor
     run(main())
 
 
+def test_cold_load_counts_a_load_whose_requester_left(synthetic: SyntheticFactory) -> None:
+    async def main() -> None:
+        async with serving(synthetic(load_ns=100 * MS), mode="cold-load", size=1) as pool:
+            leaver = asyncio.create_task(ask(pool))
+            await until(lambda: pool.fleet.loading == 1)
+            leaver.cancel()
+            await ask(pool)
+            assert pool.fleet.source.engine_loads == pool.fleet.counts.loads_ok == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize("mode", ["warm-pool", "cold-load"])
+def test_a_thread_that_cannot_be_started_is_a_load_that_fails(
+    synthetic: SyntheticFactory, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    start, started = threading.Thread.start, []
+
+    def start_two(self: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+
+    async def main() -> None:
+        with pytest.raises(LoadFailed, match=r"^no further slot of model synthetic can be made \(can't start new thread\)"):
+            async with asyncio.timeout(60), serving(synthetic(), mode=mode, size=4):
+                pass
+        assert len(started) == 2 and not any(thread.is_alive() for thread in started)
+
+    run(main())
+
+
+def test_where_no_thread_can_be_started_the_others_serve(synthetic: SyntheticFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with serving(synthetic(service_ns=5 * MS), mode="elastic", min=1, max=8) as pool:
+
+            def refuse(self: threading.Thread) -> None:
+                raise RuntimeError("can't start new thread")
+
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            await asyncio.gather(*(ask(pool, n) for n in range(8)))
+            assert len(pool.fleet.slots) == len(pool.fleet.threads) == 1
+            assert pool.fleet.counts.loads_failed >= 1
+
+    run(main())
+
+
 def test_elastic_grows_off_the_path_and_shrinks_to_its_minimum(synthetic: SyntheticFactory) -> None:
     async def main() -> None:
         engine = synthetic(service_ns=20 * MS, slot_ns=5 * MS)

@@ -96,9 +96,10 @@ def engine(synthetic: SyntheticFactory) -> Callable[..., Path]:
 
 
 @contextmanager
-def serving(tmp_path: Path, *arguments: str | Path, until: str = "ready") -> Iterator[Server]:
+def serving(tmp_path: Path, *arguments: str | Path, until: str = "ready", errors_to: int | None = None) -> Iterator[Server]:
     stderr = tmp_path / f"stderr-{time.monotonic_ns()}"
-    with stderr.open("w") as errors, ExitStack() as stack:
+    with stderr.open("w") as file, ExitStack() as stack:
+        errors: Any = file if errors_to is None else errors_to
         process = subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
         stack.callback(end, process)
         assert process.stdout is not None
@@ -210,6 +211,7 @@ def test_triton_client_unchanged(shared: Server) -> None:
             assert result.get_response()["id"] == "an id"
     statistics = client.get_inference_statistics("synthetic")["model_stats"][0]
     assert statistics["execution_count"] >= 6
+    assert [model["name"] for model in client.get_inference_statistics()["model_stats"]] == ["synthetic", "slow"]
     with pytest.raises(triton.InferenceServerException, match="maximum batch is 8"):
         given = triton.InferInput("input", [9, ELEMENTS], "FP32")
         given.set_data_from_numpy(np.zeros((9, ELEMENTS), np.float32))
@@ -241,6 +243,8 @@ def test_bodies_that_are_not_taken(shared: Server) -> None:
         got, answered, content = shared.ask("POST", INFER, body, headers)
         assert (got, names in json.loads(content)["error"]) == (status, True), content
         assert "server-timing" in answered
+    for twice, status in (("Content-Encoding: br\r\nContent-Encoding: identity", b"415"), ("Accept: a\r\nAccept: b", b"200")):
+        assert read_all(shared.open(raw_request(good_body(), twice, "Connection: close")))[9:12] == status
     chunked = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode() + b"3000\r\n" + b" " * 0x3000 + b"\r\n"
     with shared.open(chunked + (b"3000\r\n" + b" " * 0x3000 + b"\r\n") * 8) as connection:
         assert connection.recv(12) == b"HTTP/1.1 413"
@@ -368,6 +372,9 @@ def test_expect_continue(shared: Server) -> None:
     head, _, _ = raw_request(body, "Expect: 100-continue", "Connection: close").partition(b"\r\n\r\n")
     connection = shared.open(head + b"\r\n\r\n")
     assert connection.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.sendall(body)
+    assert read_all(connection).startswith(b"HTTP/1.1 200 OK")
+    connection = shared.open(head.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n\r\n")  # knows of no interim replies
     connection.sendall(body)
     assert read_all(connection).startswith(b"HTTP/1.1 200 OK")
 
@@ -904,6 +911,102 @@ def test_the_drain_timeout_cuts_off(tmp_path: Path, engine: Callable[..., Path])
         assert read_all(connection) == b""
 
 
+def test_the_drain_timeout_cuts_off_a_reply_that_is_not_taken(tmp_path: Path, synthetic: SyntheticFactory) -> None:
+    big = synthetic(input_elements=ELEMENTS, output_elements=4_000_000, max_batch=1)
+    with serving(tmp_path, big, "--drain-timeout", "200ms") as server:
+        connection = server.open(raw_request(good_body(parameters={"binary_data_output": True})))
+        until(lambda: requests_total(server, "ok") == 1, "the reply is on its way")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 1
+        assert "1 requests were cut off" in server.errors()
+        connection.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process has handlers for is Linux' to tell")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_server_is_imported(engine: Callable[..., Path], number: signal.Signals) -> None:
+    process = subprocess.Popen(command(engine()), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def handled() -> bool:
+        caught = re.search(r"^SigCgt:\s+(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.M)
+        return caught is not None and bool(int(caught.group(1), 16) >> (signal.SIGTERM - 1) & 1)
+
+    until(handled, "it has begun")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("log", [(), ("--log-json",)])
+@pytest.mark.parametrize("full", [False, True])
+def test_nobody_takes_what_the_server_says(tmp_path: Path, engine: Callable[..., Path], full: bool, log: tuple[str, ...]) -> None:
+    if full:
+        if not Path("/dev/full").exists():
+            pytest.skip("there is no /dev/full here")
+        errors = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, errors = os.pipe()
+        os.close(reader)
+    try:
+        with serving(tmp_path, engine(fail_every_runs=4), *log, errors_to=errors) as server:
+            assert [server.infer()[0] for _ in range(3)].count(200) == 2  # and one of them is logged in any case
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+        failing = subprocess.run(
+            [*command(engine(fail_every_loads=1)), *log], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors, timeout=60
+        )
+        assert failing.returncode == 2
+    finally:
+        os.close(errors)
+
+
+def test_a_full_pipe_of_the_log_makes_nobody_wait(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    reader, errors = os.pipe()
+    os.set_blocking(errors, False)
+    filled = 0
+    try:
+        while True:
+            filled += os.write(errors, b" " * 1024)
+    except BlockingIOError:
+        os.set_blocking(errors, True)
+    with serving(tmp_path, engine(), "--log-json", errors_to=errors) as server:
+        os.close(errors)
+        assert [server.infer()[0] for _ in range(20)] == [200] * 20
+        while filled:
+            filled -= len(os.read(reader, filled))
+        with os.fdopen(reader) as said:  # now that it is read again, nothing is missing
+            assert [json.loads(said.readline())["event"] for _ in range(20)] == ["request"] * 20
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="another process' limits are Linux' to set")
+def test_no_open_file_is_left_for_a_slot(tmp_path: Path, engine: Callable[..., Path]) -> None:
+    with serving(tmp_path, engine(), "--mode", "lazy") as server:
+        connection = http.client.HTTPConnection(server.address, timeout=60)
+        connection.request("GET", "/v2/health/live")
+        connection.getresponse().read()
+        process = psutil.Process(server.process.pid)
+        before = process.rlimit(psutil.RLIMIT_NOFILE)
+        taken = {int(name.name) for name in Path(f"/proc/{process.pid}/fd").iterdir()}
+        process.rlimit(psutil.RLIMIT_NOFILE, (next(number for number in itertools.count() if number not in taken), before[1]))
+        statuses = []
+        for limits in (None, before):
+            if limits is not None:
+                process.rlimit(psutil.RLIMIT_NOFILE, limits)
+            connection.request("POST", INFER, good_body())
+            response = connection.getresponse()
+            statuses.append(response.status)
+            content = response.read()
+            assert response.status == 200 or b"no further slot of model synthetic can be made (Too many open files)" in content
+        connection.close()
+        assert statuses == [500, 200]
+        assert requests_total(server, "load_failed") == 1
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+
+
 def test_sigterm_while_loading_does_not_wait_for_the_load(tmp_path: Path, engine: Callable[..., Path]) -> None:
     with serving(tmp_path, engine(load_ns=600_000 * MS), "--drain-timeout", "200ms", until="listening") as server:
         server.process.send_signal(signal.SIGTERM)
@@ -950,6 +1053,10 @@ def test_an_engine_deleted_under_a_running_server(tmp_path: Path, engine: Callab
         (["{missing}"], "is not an engine directory"),
         (["{engine}", "--port", "99999"], "is not a port"),
         (["{engine}", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+        (["{engine}", "--host", "a" * 64 + ".example"], "this is not a host's name"),
+        (["{engine}", "--host", ".."], "this is not a host's name"),
+        (["{engine}/manifest.json"], "is not an engine directory"),
+        (["{failing}", "--timeline", "{missing}"], "declared to fail"),
         (["{engine}", "--set", "threads"], "is not KEY=VALUE"),
         (["{engine}", "--set", "no_such=1"], "unknown runtime setting 'no_such'"),
         (["{engine}", "--idle-timeout", "30"], "--idle-timeout '30' is not a time"),
@@ -969,6 +1076,7 @@ def test_a_start_that_fails_says_why_in_one_sentence(tmp_path: Path, engine: Cal
     assert run.returncode == 2, run.stderr
     assert names in run.stderr
     assert run.stderr.count("\n") == 1 and run.stderr.startswith("reference_server: ")
+    assert not places["missing"].exists()
 
 
 def test_concurrent_clients_get_their_own_answers(shared: Server) -> None:

@@ -98,6 +98,27 @@ time.sleep(600)
     assert read_server_timeline(path)[1].num_rows == whole
 
 
+def test_a_disk_that_fills_leaves_whole_rows(synthetic: SyntheticFactory, tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    program = f"""
+import resource, time
+from pathlib import Path
+from reference_server.pool_settings import PoolSettings
+from reference_server.registry import Registry
+from reference_server.timeline import Timeline
+models = list(Registry([Path({str(synthetic())!r})], PoolSettings()).models.values())
+timeline = Timeline(Path({str(path)!r}), models)
+limit = Path({str(path)!r}).stat().st_size + 250  # two rows and a half
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+timeline.start()
+timeline._thread.join()
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stderr == f"timeline {path} ends here: No space left on device\n"
+    assert path.read_bytes().endswith(b"]\n")
+    assert read_server_timeline(path)[1].num_rows >= 1
+
+
 def test_nothing_is_overwritten_and_a_folder_that_is_not_there_is_told(synthetic: SyntheticFactory, tmp_path: Path) -> None:
     path = tmp_path / "timeline.jsonl"
     path.write_text("mine")

@@ -253,7 +253,7 @@ def read_manifest(engine_dir: Path) -> Manifest:
     path = engine_dir / MANIFEST_FILE
     try:
         raw = json.loads(read_regular(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise EngineRefused(f"{engine_dir} is not an engine directory: it has no {MANIFEST_FILE}") from None
     except (ValueError, RecursionError) as error:
         raise EngineRefused(f"{path} is not readable JSON ({error}); build the engine again") from None

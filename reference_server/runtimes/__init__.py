@@ -143,10 +143,11 @@ def parse_options(kind: type[Options], given: Mapping[str, str]) -> Options:
         try:
             values[key] = _BOOLEANS[text.lower()] if wanted == "bool" else int(text) if wanted == "int" else text
         except (ValueError, KeyError):
-            raise BenchError(f"runtime setting {key}={text[:80]!r} is not a {wanted}") from None
+            raise BenchError(f"runtime setting {key}={text[:80]!r} is not {_KINDS[str(wanted)]}") from None
         if wanted == "int" and not 0 <= values[key] <= _LARGEST_SETTING:
             raise BenchError(f"runtime setting {key}={text[:80]} is not 0 to {_LARGEST_SETTING}")
     return kind(**values)
 
 
+_KINDS = {"int": "a whole number", "bool": "true or false"}
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
