@@ -57,18 +57,21 @@ async def _serve(settings: ServerSettings, log: Log) -> int:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[int] = loop.create_future()  # the exit code to end with, once that is decided
 
+    def begin_drain(why: str, **fields: int) -> None:
+        app.drain()  # before it is said: who reads it may rely on it
+        log.event("drain", f"{why}: finishing what was accepted", **fields)
+        stop.set_result(EXIT_FINE)
+
     def on_signal(number: int) -> None:
         if stop.done():
             os._exit(128 + number)
-        log.event("drain", f"{signal.Signals(number).name}: finishing what was accepted", signal=number)
-        stop.set_result(EXIT_FINE)
+        begin_drain(signal.Signals(number).name, signal=number)
 
     def on_input() -> None:
         if not os.read(sys.stdin.fileno(), 65536):
             loop.remove_reader(sys.stdin.fileno())
             if not stop.done():
-                log.event("drain", "standard input ended: finishing what was accepted")
-                stop.set_result(EXIT_FINE)
+                begin_drain("standard input ended")
 
     def on_device_spoiled(message: str) -> None:
         log.event("device_spoiled", message)
@@ -129,7 +132,7 @@ async def _drain(
 
     None where that was done; where the drain timeout did not suffice, how many requests are cut off.
     """
-    app.drain()
+    app.drain()  # also where it is the server's own end
     try:
         async with asyncio.timeout(settings.drain_timeout_ns / 1e9):
             while app.in_flight:
