@@ -186,7 +186,10 @@ async def expose(models: Sequence[ServedModel], accept: str = "") -> tuple[bytes
     """The exposition and its content type, OpenMetrics where `accept` asks for it. Call on the event loop; a thread renders."""
     snapshots = [_snapshot(model) for model in models]
     device_bytes = next((found for model in models if (found := model.device_bytes()) is not None), None)
-    return await asyncio.to_thread(_render, snapshots, device_bytes, accept)
+    try:
+        return await asyncio.to_thread(_render, snapshots, device_bytes, accept)
+    except RuntimeError:  # the process may have no more threads
+        return _render(snapshots, device_bytes, accept)
 
 
 def _render(snapshots: Sequence[_Snapshot], device_bytes: int | None, accept: str) -> tuple[bytes, str]:
