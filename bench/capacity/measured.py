@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from bench.analysis.curve import WORTH
+from bench.analysis.curve import idle_note, invalid_reasons, useful_slots
 from bench.capacity.starts import Starts
 from bench.errors import BenchError
+from bench.records import naming
 
 if TYPE_CHECKING:
     from bench.capacity.service import ServiceCurve
@@ -54,8 +55,11 @@ class HeldMemory:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
     """levels: the service times with 1, 2, ... busy slots, with the turnaround, which keeps a slot from others as well.
-    overheads_ns: of each answer beside its slot, at the same levels. throughput_per_s: of each level, in closed loop. sharing
-    (`engine` or `copy`), settings: as the curve's servers had it. engine: its manifest. sources: where it came from, for people.
+    overheads_ns: of each answer beside its slot, at the same levels. throughput_per_s: of each level, in closed loop. busy: the
+    numbers of busy slots that were measured; the other levels are those of the next larger one. sharing (`engine` or `copy`),
+    settings: as the curve's servers had it. engine: its manifest. sources: where it came from, for people. curve_notes: what is to be
+    said of the curve before any number that comes of it. invalid: why the curve or the cold starts may not be used; they and the
+    notes are the plan's to keep, and not read back.
     """
 
     subject: str
@@ -68,6 +72,9 @@ class Measured:
     memory: HeldMemory
     starts: Starts
     sources: Mapping[str, str]
+    busy: tuple[int, ...]
+    curve_notes: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()
 
     @property
     def model_bytes(self) -> int | None:
@@ -85,8 +92,7 @@ class Measured:
     @property
     def useful_slots(self) -> int:
         """The fewest slots after which no larger number answers more than 5 % more, as `bench curve` says it."""
-        rates = self.throughput_per_s
-        return next(k for k, rate in enumerate(rates, 1) if max(rates[k - 1 :]) <= (1 + WORTH) * rate)
+        return useful_slots([(slots, self.throughput_per_s[slots - 1]) for slots in self.busy])
 
     @property
     def best_per_s(self) -> float:
@@ -119,6 +125,9 @@ def fit(curve: ServiceCurve, starts: Starts, sources: Mapping[str, str]) -> Meas
         ),
         starts=starts,
         sources=dict(sources),
+        busy=tuple(level.busy for level in curve.of_batch()),
+        curve_notes=tuple(note for note in (idle_note(curve),) if note is not None),
+        invalid=(*(f"the service curve is not valid: {why}" for why in invalid_reasons(curve)), *starts.invalid),
     )
 
 
@@ -131,7 +140,8 @@ def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
         pa.table({"what": [what] * len(samples), "busy": pa.array([busy] * len(samples), pa.int32()), "ns": samples}, schema=SCHEMA)
         for what, busy, samples in rows
     ]
-    pq.write_table(pa.concat_tables(tables), folder / FILE, compression="zstd")
+    with naming(folder / FILE):
+        pq.write_table(pa.concat_tables(tables), folder / FILE, compression="zstd")
     return {
         "subject": measured.subject,
         "engine": dict(measured.engine),
@@ -142,6 +152,7 @@ def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
         "ready_level": measured.starts.ready_level,
         "notes": list(measured.starts.notes),
         "sources": dict(measured.sources),
+        "busy": list(measured.busy),
     }
 
 
@@ -164,6 +175,7 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
             memory=HeldMemory(**about["memory"]),
             starts=Starts(ready_level=about["ready_level"], engine=about["engine"], notes=tuple(about["notes"]), **starts),
             sources=about["sources"],
+            busy=tuple(about.get("busy") or range(1, highest + 1)),
         )
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise BenchError(f"{folder / FILE} or its run.json cannot be read ({error}): make the plan again with `bench plan`") from None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 _FOR_RECOVERY = 5  # seeds: recovery is a matter of windows, and a few say enough
 _LEAST_FOR_P99 = 100
+_LOADED_BESIDE = "another engine was loaded beside it (--during load), which is not in the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,8 +299,8 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
-    """The valid load runs of the folders, experiments opened; and which were left out, and why. Raises BenchError where a folder
-    is none, or nothing is left."""
+    """The valid load runs of the folders that the model is of, experiments opened; and which were left out, and why. Raises
+    BenchError where a folder is none, or nothing is left."""
     from bench.analysis.validity import check_run, runs_of
     from bench.records import open_run
 
@@ -308,7 +309,11 @@ def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
         kind = open_run(path).kind
         if kind not in ("load", "experiment"):
             raise BenchError(f"{path} is a {kind} run; a plan is validated with load runs and burst experiments")
+        outside = _outside_the_model(open_run(path))
         for place in runs_of(path):
+            if place.name in outside:
+                left_out.append(f"{place.name}: {outside[place.name]}")
+                continue
             checked = check_run(place)
             problem = next((check.problem for check in checked.checks if check.problem), None)
             if problem is None:
@@ -316,8 +321,29 @@ def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
             else:
                 left_out.append(f"{place.name}: {problem}")
     if not found:
-        raise BenchError(f"none of the runs is valid, so there is nothing to compare with ({left_out[0] if left_out else 'no run'})")
+        raise BenchError(
+            f"none of the runs can be compared with ({left_out[0] if left_out else 'no run'}): run the load against a plain server"
+        )
     return found, left_out
+
+
+def _outside_the_model(saved: SavedRun) -> dict[str, str]:
+    """The runs that met something which the plan does not simulate, by their folders' names, and what: a first contact, another engine
+    that was loaded beside them."""
+    found = {}
+    try:
+        if (saved.run.get("setup") or {}).get("alone"):
+            found[saved.path.name] = _LOADED_BESIDE
+        beside = {arm["name"] for arm in saved.run.get("arms") or () if arm.get("alone")}
+        for entry in saved.run.get("order") or ():
+            name = f"{entry['block']:02d}-{entry['arm']}"
+            if entry.get("first_contact"):
+                found[name] = "a spike that is a server's first contact is not in the model"
+            elif entry["arm"] in beside:
+                found[name] = _LOADED_BESIDE
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise BenchError(f"{saved.path / 'run.json'} has a damaged list of its arms or runs") from None
+    return found
 
 
 def validate(
@@ -367,4 +393,7 @@ def _threads(runs: Sequence[SavedRun], measured: Measured) -> list[str]:
     other = sum(((run.run.get("setup") or {}).get("settings") or {}).get("threads") != wanted for run in runs)
     if not other:
         return []
-    return [f"{other} of {len(runs)} runs were not served with threads={wanted} as the curve was, so their service times may be others"]
+    return [
+        f"{other} of {len(runs)} runs were not served with threads={wanted} as the curve was, so their service times may be others: "
+        f"give it to the arm, as in bench burst --arms warm-pool:pool=2,threads={wanted}"
+    ]
