@@ -28,6 +28,7 @@ FILE = "measured.parquet"
 SCHEMA = pa.schema([("what", pa.string()), ("busy", pa.int32()), ("ns", pa.int64())])
 # What two runs must agree in to be of the same engine; one that was built again may have other bytes.
 SAME_ENGINE = ("name", "source_sha256", "runtime", "runtime_version", "precision", "device")
+_WITHOUT_THREADS = ("synthetic", "tensorrt")  # they take the setting, so that one command line serves every runtime
 _STARTS = ("cold_load_ns", "load_ns", "slot_ns", "ready_ns")
 
 
@@ -75,6 +76,12 @@ class Measured:
     busy: tuple[int, ...]
     curve_notes: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
+
+    @property
+    def own_settings(self) -> dict[str, str]:
+        """Those of `settings` that a server must have for the curve to hold: not `threads` where the runtime has no use for it."""
+        idle = self.engine.get("runtime") in _WITHOUT_THREADS
+        return {name: value for name, value in self.settings.items() if not (idle and name == "threads")}
 
     @property
     def model_bytes(self) -> int | None:
@@ -173,7 +180,7 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
             overheads_ns=tuple(ns[(what == "overhead") & (busy == k)] for k in range(1, highest + 1)),
             throughput_per_s=tuple(about["throughput_per_s"]),
             memory=HeldMemory(**about["memory"]),
-            starts=Starts(ready_level=about["ready_level"], engine=about["engine"], notes=tuple(about["notes"]), **starts),
+            starts=Starts(ready_level=about["ready_level"], engine=about["engine"], notes=tuple(about["notes"]), invalid=(), **starts),
             sources=about["sources"],
             busy=tuple(about.get("busy") or range(1, highest + 1)),
         )

@@ -162,7 +162,7 @@ def make_plan(
         throughput_per_s=measured.throughput_per_s,
         useful_slots=measured.useful_slots,
         memory_kind=measured.memory.kind,
-        settings=dict(measured.settings),
+        settings=measured.own_settings,
         notes=(*_of_the_curve(measured), *notes, *_notes(measured, found, closest)),
         measured_slots=measured.busy,
         memory_by=memory_by,
@@ -354,7 +354,7 @@ def _notes(measured: Measured, found: Sequence[Found], answer: Prediction | None
         )
     if not measured.memory.known:
         notes.append("what a slot holds is not known, so the plan has no memory in it: measure the curve with two numbers of slots")
-    threads = measured.settings.get("threads")
+    threads = measured.own_settings.get("threads")
     if threads is not None:
         notes.append(
             f"holds for servers with threads={threads} a slot, as the curve was measured (bench serve --set threads={threads}; "

@@ -64,11 +64,11 @@ def score_sizes(
     groups: Sequence[Sequence[Member]], cases: Sequence[Case], measured: Measured, memory_bytes: int | None, seeds: Sequence[int]
 ) -> tuple[Score, ...]:
     """A score for each load of which some size was measured and an SLO is known."""
-    loads: dict[tuple[str, str, int], list[tuple[Sequence[Member], Case]]] = defaultdict(list)
+    loads: dict[tuple[str, str, str, int], list[tuple[Sequence[Member], Case]]] = defaultdict(list)
     for members, case in zip(groups, cases, strict=True):
         if case.slo_ns is not None and case.p99.measured_ns is not None:
-            loads[case.load, case.mode, case.slo_ns].append((members, case))
-    return tuple(_score(entries, measured, memory_bytes, slo_ns, seeds) for (_, _, slo_ns), entries in loads.items())
+            loads[case.load, case.mode, case.sharing, case.slo_ns].append((members, case))
+    return tuple(_score(entries, measured, memory_bytes, slo_ns, seeds) for (*_, slo_ns), entries in loads.items())
 
 
 def _score(
@@ -175,7 +175,7 @@ class Tally:
     def text(self) -> str:
         """Such as `2 of 4 loads, 1 not decided by the sizes that were measured`."""
         more = f", {self.undecided} not decided by the sizes that were measured" if self.undecided else ""
-        return f"{self.right} of {self.loads} load{'' if self.loads == 1 else 's'}{more}"
+        return f"{self.right} of {_count(self.loads, 'load')}{more}"
 
 
 def right_of(scores: Sequence[Score]) -> dict[str, Tally]:
@@ -191,14 +191,19 @@ def right_of(scores: Sequence[Score]) -> dict[str, Tally]:
     return found
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def sentence(made: Validation) -> str:
     """The verdict on the model in one sentence."""
     if made.median_error is None or made.worst_error is None:
-        return f"{made.runs} runs have too few answers for a P99, so its error cannot be told: 100 are needed."
+        return f"{_count(made.runs, 'run')} had too few answers for a P99, so its error cannot be told: 100 are needed."
     noise = "" if made.noise is None else f", where it differs by {made.noise:.1%} from run to run"
     text = (
-        f"In {len(made.cases)} cases ({made.runs} runs) the predicted P99 is off by {made.median_error:.1%} in the median and by "
-        f"{made.worst_error:.0%} at worst{noise}; {made.inside} of {len(made.cases)} lie where the simulation expects them"
+        f"In {_count(len(made.cases), 'case')} ({_count(made.runs, 'run')}) the predicted P99 is off by {made.median_error:.1%} "
+        f"in the median and by {made.worst_error:.0%} at worst{noise}; "
+        f"{made.inside} of {len(made.cases)} lie where the simulation expects them"
     )
     counts = right_of(made.scores)
     own = counts.pop(PLAN, None)

@@ -103,11 +103,13 @@ class Case:
     predicted_bytes: float | None
     measured_bytes: float | None
     spikes: tuple[SpikeCompared, ...]
+    sharing: str = "engine"
 
     @property
     def name(self) -> str:
+        """Such as `warm-pool 4`, and `warm-pool 4, copy` where each slot has an engine of its own."""
         size = f"{self.minimum} to {self.slots}" if self.mode == "elastic" else str(self.slots)
-        return f"{self.mode} {size}"
+        return f"{self.mode} {size}{', copy' if self.sharing == 'copy' else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +193,10 @@ def compare(members: Sequence[Member], measured: Measured, slo_ns: int | None, s
         measured_shed=float((requests["status"].to_numpy() == "shed").mean()),
         predicted_recovery_ns=_median([one["median"] for one in expected]),
         measured_recovery_ns=recovered["median"],
-        predicted_bytes=replica_bytes(how.candidate, engine),
+        predicted_bytes=replica_bytes(how.candidate, engine) if how.sharing == measured.sharing else None,
         measured_bytes=_peak([member.saved for member in members], measured.memory.kind),
         spikes=tuple(_spikes(arm, members, response, in_spike, simulated, recovered, expected)),
+        sharing=how.sharing,
     )
 
 
@@ -387,8 +390,8 @@ def validate(
 
 
 def _threads(runs: Sequence[SavedRun], measured: Measured) -> list[str]:
-    wanted = measured.settings.get("threads")
-    if wanted is None or measured.engine.get("runtime") == "synthetic":
+    wanted = measured.own_settings.get("threads")
+    if wanted is None:
         return []
     other = sum(((run.run.get("setup") or {}).get("settings") or {}).get("threads") != wanted for run in runs)
     if not other:

@@ -109,7 +109,9 @@ def memory_table(summary: ExperimentSummary) -> Table:
                 *((format_size(_device(arm)),) if device else ()),
                 "unstable" if arm.unstable else format_duration(spike.response.p99),
                 "-" if every.attainment is None else f"{every.attainment:.2%}",
-                "-" if every.goodput_per_s is None else f"{format_count(every.goodput_per_s)}/s of {format_count(every.offered_per_s)}/s",
+                "-"
+                if every.goodput_per_s is None or every.offered_per_s is None
+                else f"{format_count(every.goodput_per_s)}/s of {format_count(every.offered_per_s)}/s",
                 f"{1 - every.ok_share:.2%}",
                 format_duration(arm.ready_ns),
             )
@@ -166,6 +168,10 @@ def _decisions(summary: ExperimentSummary) -> Iterator[str]:
         "**Do not carry this over to other rates.** It holds for this peak, this length and this device; slots on one device slow "
         "each other down. For another peak, run it: `bench burst ENGINE --peak RATE --hold TIME`."
     )
+
+
+def _rates(good: float | None, offered: float | None) -> str:
+    return "-" if good is None or offered is None else f"{format_count(good)}/s of {format_count(offered)}/s"
 
 
 def _when(after_ns: float | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.capacity.refutation import against_measurement
-from bench.capacity.sizes import right_of
+from bench.capacity.sizes import PLAN, right_of
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
 from bench.units import format_duration, format_size
@@ -143,9 +143,12 @@ def load_numbers(validation: Validation) -> dict[str, str]:
 
 def rules_table(validation: Validation) -> Table:
     """How often each way to size is right."""
+    tallies = right_of(validation.scores)
+    own = tallies.get(PLAN)
     rows = [
         (rule, f"{one.right} of {one.loads}", str(one.loads - one.right - one.undecided), str(one.undecided))
-        for rule, one in right_of(validation.scores).items()
+        for rule, one in tallies.items()
+        if own is not None and own.undecided < own.loads
     ]
     return Table(
         title="The right number of slots",
