@@ -170,14 +170,17 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
         what = np.asarray(table.column("what").to_pylist())
         busy, ns = table.column("busy").fill_null(0).to_numpy(), table.column("ns").to_numpy()
         highest = int(busy.max())
+        levels, overheads = (tuple(ns[(what == name) & (busy == k)] for k in range(1, highest + 1)) for name in ("service", "overhead"))
+        if not all(len(samples) for samples in (*levels, *overheads)):
+            raise ValueError("a level has no sample")
         starts = {name: ns[what == name] if (what == name).any() else None for name in _STARTS}
         return Measured(
             subject=about["subject"],
             engine=about["engine"],
             sharing=about["sharing"],
             settings=about["settings"],
-            levels=tuple(ns[(what == "service") & (busy == k)] for k in range(1, highest + 1)),
-            overheads_ns=tuple(ns[(what == "overhead") & (busy == k)] for k in range(1, highest + 1)),
+            levels=levels,
+            overheads_ns=overheads,
             throughput_per_s=tuple(about["throughput_per_s"]),
             memory=HeldMemory(**about["memory"]),
             starts=Starts(ready_level=about["ready_level"], engine=about["engine"], notes=tuple(about["notes"]), invalid=(), **starts),

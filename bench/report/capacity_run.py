@@ -32,7 +32,8 @@ class CapacityRun:
 
     @property
     def invalid(self) -> tuple[str, ...]:
-        return tuple(why for page in self.pages for why in page.invalid)
+        """Of all pages, each once."""
+        return tuple(dict.fromkeys(why for page in self.pages for why in page.invalid))
 
     @property
     def caveats(self) -> tuple[str, ...]:

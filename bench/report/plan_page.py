@@ -39,8 +39,7 @@ METHOD = (
 def plan_page(plan: Plan, name: str, record: Mapping[str, Any], pictures: Sequence[Picture] = ()) -> Page:
     """Every number comes from `plan`; `record` is its `run.json`."""
     badges = [
-        *([("INVALID", "bad")] if plan.invalid else []),
-        ("holds", "good") if plan.holds else ("NOTHING HOLDS", "bad"),
+        ("INVALID", "bad") if plan.invalid else ("holds", "good") if plan.holds else ("NOTHING HOLDS", "bad"),
         *([("CPU result", "plain")] if plan.on_cpu else []),
     ]
     return Page(

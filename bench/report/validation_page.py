@@ -44,13 +44,16 @@ def validation_page(validation: Validation, plan: Plan, name: str, record: Mappi
     refuted = None if measured is None else measured.sentence
     if refuted is not None:
         badges.insert(0, ("PLAN REFUTED", "bad"))
+    if plan.invalid:
+        badges.insert(0, ("PLAN NOT VALID", "bad"))
+    first = [*([refuted] if refuted is not None else []), *(f"The plan is not valid: {why}" for why in plan.invalid)]
     return Page(
         title=validation.subject,
         subtitle=f"validation {name} of the plan {validation.plan}",
         badges=tuple(badges),
         invalid=plan.invalid,
         caveats=(*validation.notes, *(f"left out: {why}" for why in validation.left_out)),
-        sentence=validation.sentence if refuted is None else f"{refuted}. {validation.sentence}",
+        sentence=". ".join([*first, validation.sentence]),
         main=cases_table(validation),
         statements=(),
         pictures=tuple(pictures),
