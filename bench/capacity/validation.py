@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bench.analysis.load_run import ArmRecords, read_arm
 from bench.analysis.statistics import median
 from bench.capacity.predict import further_run, percentile_of, replica_bytes, simulate_one
-from bench.capacity.served import Served, differences, served
+from bench.capacity.served import Served, differences, outside_the_model, served
 from bench.capacity.sizes import Score, score_sizes, sentence
 from bench.errors import BenchError
 from bench.records import SavedRun
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 _FOR_RECOVERY = 5  # seeds: recovery is a matter of windows, and a few say enough
 _LEAST_FOR_P99 = 100
-_LOADED_BESIDE = "another engine was loaded beside it (--during load), which is not in the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +311,7 @@ def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
         kind = open_run(path).kind
         if kind not in ("load", "experiment"):
             raise BenchError(f"{path} is a {kind} run; a plan is validated with load runs and burst experiments")
-        outside = _outside_the_model(open_run(path))
+        outside = outside_the_model(open_run(path))
         for place in runs_of(path):
             if place.name in outside:
                 left_out.append(f"{place.name}: {outside[place.name]}")
@@ -328,25 +327,6 @@ def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
             f"none of the runs can be compared with ({left_out[0] if left_out else 'no run'}): run the load against a plain server"
         )
     return found, left_out
-
-
-def _outside_the_model(saved: SavedRun) -> dict[str, str]:
-    """The runs that met something which the plan does not simulate, by their folders' names, and what: a first contact, another engine
-    that was loaded beside them."""
-    found = {}
-    try:
-        if (saved.run.get("setup") or {}).get("alone"):
-            found[saved.path.name] = _LOADED_BESIDE
-        beside = {arm["name"] for arm in saved.run.get("arms") or () if arm.get("alone")}
-        for entry in saved.run.get("order") or ():
-            name = f"{entry['block']:02d}-{entry['arm']}"
-            if entry.get("first_contact"):
-                found[name] = "a spike that is a server's first contact is not in the model"
-            elif entry["arm"] in beside:
-                found[name] = _LOADED_BESIDE
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise BenchError(f"{saved.path / 'run.json'} has a damaged list of its arms or runs") from None
-    return found
 
 
 def validate(
