@@ -41,6 +41,7 @@ def validate(
 
     Example: bench validate results/PLAN results/BURST results/BURST-2 --slo 100ms
     """
+    from bench.capacity.refutation import against_measurement
     from bench.capacity.saved_plan import read_plan, whole_or_gone
     from bench.capacity.saved_validation import save_validation
     from bench.capacity.validation import runs_to_compare
@@ -76,7 +77,9 @@ def validate(
         write_html(folder.path / "report.html", [build_page(folder.path)])
         path = folder.finish()
     if as_json:
-        typer.echo(json.dumps({"run": str(path), **(json.loads((path / "summary.json").read_text("utf-8")))}, indent=2))
+        against = against_measurement(saved.plan, made)
+        told = {"run": str(path), "plan_invalid": list(saved.plan.invalid), "refuted": None if against is None else against.sentence}
+        typer.echo(json.dumps({**told, **(json.loads((path / "summary.json").read_text("utf-8")))}, indent=2))
         return
     from rich.console import Console
 

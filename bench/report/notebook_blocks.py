@@ -134,7 +134,7 @@ def _absent(why: str) -> Block:
 
 def _cell(text: str, side: str, scope: str | None = None, *, grey: bool = False) -> str:
     wrap = "normal" if scope == "col" or len(text) > _NARROW else "nowrap"
-    style = f"padding:.32rem .8rem;border-bottom:1px solid #e6eaee;text-align:{side};white-space:{wrap};vertical-align:top"
+    style = f"padding:.32rem .55rem;border-bottom:1px solid #e6eaee;text-align:{side};white-space:{wrap};vertical-align:top"
     if wrap == "normal" and scope != "col":
         style += ";min-width:11em"  # on a narrow screen the table is scrolled, not its words stacked
     if scope == "col":

@@ -213,7 +213,10 @@ def curve_table(plan: Plan) -> Table:
         title="Service curve",
         header=("busy slots", "service time, median", against, "throughput", against),
         rows=tuple(rows),
-        note=f"Useful slots: {plan.useful_slots}, the fewest after which more of them answer at most 5 % more.{between}",
+        note=(
+            f"Useful slots: {plan.useful_slots}, the fewest after which more of them answer at most 5 % more. A service time has with it for how "
+            f"long the slot stood empty before the next request.{between}"
+        ),
     )
 
 
