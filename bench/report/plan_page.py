@@ -214,8 +214,8 @@ def curve_table(plan: Plan) -> Table:
         header=("busy slots", "service time, median", against, "throughput", against),
         rows=tuple(rows),
         note=(
-            f"Useful slots: {plan.useful_slots}, the fewest after which more of them answer at most 5 % more. A service time has with it for how "
-            f"long the slot stood empty before the next request.{between}"
+            f"Useful slots: {plan.useful_slots}, the fewest after which more of them answer at most 5 % more. A service time has with it "
+            f"for how long the slot stood empty before the next request.{between}"
         ),
     )
 
