@@ -19,6 +19,7 @@ from types import TracebackType
 import bench
 from bench.clock import now_ns
 from bench.errors import EXIT_WRONG_INPUT, BenchError
+from bench.units import format_duration
 
 STOP_TIMEOUT_S = 5.0
 _SPEAKERS = ("probe: ", "reference_server: ", "locust: ")
@@ -86,7 +87,7 @@ class Child:
         while b"\n" not in self._buffer:
             left_s = (deadline_ns - now_ns()) / 1e9
             if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
-                raise BenchError(f"process {self.pid} said nothing for {timeout_s:g} s and was stopped; a longer time: --timeout")
+                raise BenchError(f"process {self.pid} said nothing for {format_duration(timeout_s * 1e9)} and was stopped; a longer time: --timeout")
             arrived = os.read(descriptor, 1 << 16)
             self._buffer_ns = now_ns()
             if not arrived:
@@ -103,7 +104,7 @@ class Child:
         while True:
             left_s = (deadline_ns - now_ns()) / 1e9
             if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
-                raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped; a longer time: --timeout")
+                raise BenchError(f"process {self.pid} did not end within {format_duration(timeout_s * 1e9)} and was stopped")
             arrived = os.read(descriptor, 1 << 16)
             if not arrived:
                 rest, self._buffer = self._buffer, b""
@@ -138,7 +139,7 @@ class Child:
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped") from None
+            raise BenchError(f"process {self.pid} did not end within {format_duration(timeout_s * 1e9)} and was stopped") from None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Ask it to end (SIGTERM), and after `timeout_s` make it end."""

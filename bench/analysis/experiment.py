@@ -23,10 +23,11 @@ from bench.analysis.memory import NO_GROWTH, Memory, PerSlot, memory, per_copy_b
 from bench.analysis.pool import PoolUse, pool_use
 from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
 from bench.analysis.server_means import ServerMeans, server_means
-from bench.analysis.statistics import median
+from bench.analysis.statistics import Interval, median
 from bench.analysis.subject import ArmFiles, Subject
 from bench.analysis.tail import TailSplit, tail_split
 from bench.analysis.validity import Validity, check_run, missing_runs
+from bench.analysis.verdict import growth_words, verdict
 from bench.errors import BenchError
 from bench.records import SavedRun
 
@@ -49,7 +50,7 @@ class ArmSummary:
     """One arm, all of its runs together. runs: those that are there, of `planned`. unrecorded: arrivals without a row,
     from a run that was cut off. recovery: None where its base has too few answers for a P99. memory: while load was
     offered (per_slot from the whole timeline), empty without one. unstable: in half of the runs or more the backlog grew,
-    so a P99 says how long the run was and nothing else. ready_ns: from the server's start until ready, median over runs.
+    and in none it may not have, so a P99 says how long the run was and nothing else. ready_ns: from the server's start until ready, median over runs.
     server_means: of a server that tells no parts of single requests; None of others."""
 
     name: str
@@ -85,6 +86,21 @@ class ArmSummary:
         """The median over the runs."""
         slopes = [one.slope_per_s for one in self.backlog if one.slope_per_s is not None]
         return median(slopes) if slopes else None
+
+    @property
+    def backlog_slope_interval(self) -> Interval | None:
+        """From the lowest end of any run to the highest."""
+        return _widest(self.backlog)
+
+    @property
+    def growing_runs(self) -> int:
+        """In how many runs the backlog grew."""
+        return sum(one.unstable for one in self.backlog)
+
+    @property
+    def doubtful(self) -> bool:
+        """In half of the runs or more the backlog grew, but not surely in all: the arm may not hold its base."""
+        return not self.unstable and 2 * self.growing_runs >= max(len(self.backlog), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +154,8 @@ class ExperimentSummary:
 
     @property
     def valid(self) -> bool:
-        return not self.invalid
+        """Every run is there, and passed its checks: what `bench check` says too."""
+        return not self.invalid and not self.missing_runs
 
     def to_json(self) -> dict[str, Any]:
         """What `summary.json` holds: validity first, plain values only; derived numbers are written out."""
@@ -150,8 +167,6 @@ class ExperimentSummary:
 def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | None = None) -> ExperimentSummary:
     """Read every arm, judge every run, compare each arm with the first. `look` is shown each arm's rows while they are
     in memory (for pictures). Raises BenchError where a run's records are damaged."""
-    from bench.analysis.verdict import verdict
-
     validity: list[RunValidity] = []
     arms: list[ArmSummary] = []
     spikes: dict[str, pd.DataFrame] = {}
@@ -212,6 +227,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
 def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSummary:
     """Every figure of one arm."""
     backlogs = backlog(arm)
+    ends = _widest(backlogs)
     pool = pool_use(arm.requests, waited_ns=HAND_OVER_NS)
     starts = [run.run["server"] for run in files.runs if (run.run.get("server") or {}).get("ready_ns") is not None]
     return ArmSummary(
@@ -230,9 +246,14 @@ def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSu
         memory=_memory_of(files.runs),
         backlog=backlogs,
         server_means=server_means(files.runs) if files.setup.get("mode") == "target" and not pool.known else None,
-        unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1),
+        unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1) and ends is not None and ends.low > 0,
         ready_ns=median([start["ready_ns"] - start["started_ns"] for start in starts]) if starts else None,
     )
+
+
+def _widest(backlogs: Sequence[Backlog]) -> Interval | None:
+    intervals = [one.slope_interval for one in backlogs if one.slope_interval is not None]
+    return Interval(low=min(one.low for one in intervals), high=max(one.high for one in intervals)) if intervals else None
 
 
 def _first_contact(name: str, run: SavedRun, slo_ns: int | None) -> FirstContact:
@@ -362,6 +383,8 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[Load
     if subject.device is None:
         found.append("the server was not started here: its device, its memory and its cold starts are not known, and it was not fresh")
     for arm in arms:
+        if arm.doubtful:
+            found.append(f"{arm.name} may not hold the base rate: {growth_words(arm)}; if so, its P99 grows with the length of the run")
         every = arm.share(None)
         if every is not None and every.ok_share < 0.999:
             found.append(
