@@ -87,7 +87,9 @@ class Child:
         while b"\n" not in self._buffer:
             left_s = (deadline_ns - now_ns()) / 1e9
             if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
-                raise BenchError(f"process {self.pid} said nothing for {format_duration(timeout_s * 1e9)} and was stopped; a longer time: --timeout")
+                raise BenchError(
+                    f"process {self.pid} said nothing for {format_duration(timeout_s * 1e9)} and was stopped; a longer time: --timeout"
+                )
             arrived = os.read(descriptor, 1 << 16)
             self._buffer_ns = now_ns()
             if not arrived:

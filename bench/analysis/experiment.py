@@ -19,7 +19,7 @@ from bench.analysis.goodput import Goodput, goodput
 from bench.analysis.latency import Latency, latency
 from bench.analysis.load_run import ArmRecords, read_arm
 from bench.analysis.loads import LoadsBeside, during, load_windows, loads_beside
-from bench.analysis.memory import NO_GROWTH, Memory, PerSlot, memory, per_copy_between, per_slot_between
+from bench.analysis.memory import Memory, PerSlot, memory_of_runs, per_copy_between, per_slot_between
 from bench.analysis.pool import PoolUse, pool_use
 from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
 from bench.analysis.server_means import ServerMeans, server_means
@@ -50,7 +50,8 @@ class ArmSummary:
     """One arm, all of its runs together. runs: those that are there, of `planned`. unrecorded: arrivals without a row,
     from a run that was cut off. recovery: None where its base has too few answers for a P99. memory: while load was
     offered (per_slot from the whole timeline), empty without one. unstable: in half of the runs or more the backlog grew,
-    and in none it may not have, so a P99 says how long the run was and nothing else. ready_ns: from the server's start until ready, median over runs.
+    and surely so in all, so a P99 says how long the run was and nothing else. ready_ns: from the server's start until
+    ready, median over runs.
     server_means: of a server that tells no parts of single requests; None of others."""
 
     name: str
@@ -131,7 +132,8 @@ class ArmComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
-    """All that is said. invalid and caveats come before any number; sentence is the verdict."""
+    """All that is said. invalid and caveats come before any number; sentence is the verdict. values_known: the right values
+    of the answers were known, so that "ok" means a correct answer; else it means a well-formed one."""
 
     subject: str
     kind: str
@@ -140,6 +142,7 @@ class ExperimentSummary:
     on_cpu: bool
     partial: bool
     slo_ns: int | None
+    values_known: bool
     validity: tuple[RunValidity, ...]
     invalid: tuple[str, ...]
     caveats: tuple[str, ...]
@@ -207,6 +210,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         on_cpu=subject.on_cpu,
         partial=subject.partial,
         slo_ns=subject.slo_ns,
+        values_known=subject.values_known,
         validity=tuple(validity),
         invalid=tuple(_invalid(validity)),
         caveats=tuple(_caveats(subject, arms, beside)),
@@ -243,7 +247,7 @@ def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSu
         tail=tail_split(arm.requests),
         pool=pool,
         recovery=recovery(arm, slo_ns=slo_ns, window_ns=recovery_window_ns(arm)),
-        memory=_memory_of(files.runs),
+        memory=memory_of_runs(files.runs),
         backlog=backlogs,
         server_means=server_means(files.runs) if files.setup.get("mode") == "target" and not pool.known else None,
         unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1) and ends is not None and ends.low > 0,
@@ -274,49 +278,6 @@ def recovery_window_ns(arm: ArmRecords) -> int:
         return WINDOW_NS
     fitting = median(gaps) / _WINDOWS_BETWEEN
     return next((window for window in _RECOVERY_WINDOWS_NS if window <= fitting), _RECOVERY_WINDOWS_NS[-1])
-
-
-def _memory_of(runs: Sequence[SavedRun]) -> tuple[Memory, ...]:
-    """The medians over the runs; the peak and the slots are the largest of any."""
-    import pyarrow.compute as pc
-
-    by_kind: dict[str, list[tuple[Memory, Memory | None]]] = {}
-    for run in runs:
-        timeline = run.table("timeline")
-        if timeline is None or timeline.num_rows == 0:
-            continue
-        if run.run.get("loads"):  # what is loaded beside is not the arm's, neither its slots nor its memory
-            timeline = timeline.filter(pc.equal(timeline.column("model"), timeline.column("model")[0]))
-            whole = {one.kind: one for one in memory(timeline.filter(pc.less(timeline.column("t_ns"), run.run["loads"][0]["began_ns"])))}
-        else:
-            whole = {one.kind: one for one in memory(timeline)}
-        loaded = timeline.filter(pc.greater_equal(timeline.column("t_ns"), 0))
-        for one in memory(loaded if loaded.num_rows else timeline):
-            by_kind.setdefault(one.kind, []).append((one, whole.get(one.kind)))
-    return tuple(
-        Memory(
-            kind=kind,
-            first=int(median([one.first for one, _ in found])),
-            median=median([one.median for one, _ in found]),
-            peak=max(one.peak for one, _ in found),
-            last=int(median([one.last for one, _ in found])),
-            slots=max(one.slots for one, _ in found),
-            spread=max(one.median for one, _ in found) - min(one.median for one, _ in found),
-            **_per_slot_of([whole for _, whole in found if whole is not None]),
-        )
-        for kind, found in by_kind.items()
-    )
-
-
-def _per_slot_of(wholes: Sequence[Memory]) -> dict[str, Any]:
-    """The median over the runs; not known where it grew in fewer than half of them."""
-    grown = [one.per_slot for one in wholes if one.per_slot is not None]
-    shrunk = [one for one in wholes if one.per_slot_reason is not None]
-    if not grown and not shrunk:
-        return {"per_slot": None}
-    if 2 * len(grown) <= len(wholes):
-        return {"per_slot": None, "per_slot_reason": NO_GROWTH}
-    return {"per_slot": median(grown)}
 
 
 def _spikes_of(files: ArmFiles, subject: Subject) -> int:
@@ -367,7 +328,7 @@ def _invalid(validity: Sequence[RunValidity]) -> list[str]:
 
 
 def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[LoadsBeside]) -> list[str]:
-    found = []
+    found, right = [], "correct " if subject.values_known else ""
     for files in subject.arms:
         if len(files.runs) < files.planned:
             found.append(
@@ -382,13 +343,18 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[Load
         found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")
     if subject.device is None:
         found.append("the server was not started here: its device, its memory and its cold starts are not known, and it was not fresh")
+    if not subject.values_known:
+        found.append(
+            "the right values of the answers are not known: what counts as answered has the right form, and its values agree with the "
+            "server's own first answer where they were compared, which may be wrong"
+        )
     for arm in arms:
         if arm.doubtful:
             found.append(f"{arm.name} may not hold the base rate: {growth_words(arm)}; if so, its P99 grows with the length of the run")
         every = arm.share(None)
         if every is not None and every.ok_share < 0.999:
             found.append(
-                f"{arm.name}: {1 - every.ok_share:.2%} of the arrivals had no correct answer; percentiles are over the others, "
+                f"{arm.name}: {1 - every.ok_share:.2%} of the arrivals had no {right}answer; percentiles are over the others, "
                 "attainment counts them as missed"
             )
     return [*found, *((subject.record.get("environment") or {}).get("warnings") or ())]

@@ -134,6 +134,7 @@ def check_run(path: Path) -> Validity:
         *generator_checks(summary, saved),
     ]
     timed = ok & was_sent & (done >= 0)
+    values_known = (saved.run.get("settings") or {}).get("probe") is not None
     in_spike = None
     if "spike" in schedule.column_names and schedule.column("spike").null_count < len(asked):
         in_spike = np.isin(seq[timed], schedule.column("seq").to_numpy()[schedule.column("spike").fill_null(-1).to_numpy() >= 0])
@@ -147,7 +148,7 @@ def check_run(path: Path) -> Validity:
         lag_max_ns=lag_max,
         ks_distance=distance,
         spike_edge_ns=tuple(edges),
-        figures=figures((done - intended)[timed], in_spike, lag_p99, (summary or {}).get("slo_ns")),
+        figures=figures((done - intended)[timed], in_spike, lag_p99, (summary or {}).get("slo_ns"), values_known),
         checks=tuple(checks),
     )
 
@@ -216,7 +217,8 @@ def _remedy(reason: str, faster: str) -> str:
     if reason.startswith("connect failed"):
         return "see whether the server still runs and takes connections"
     if "connections" in reason:
-        return f"{'raise --max-connections, lower the rate' if faster == MORE_WORKERS else faster}, or raise the limit of open files (ulimit -n)"
+        more = "raise --max-connections, or lower the rate" if faster == MORE_WORKERS else faster
+        return f"{more}; the limit of open files (ulimit -n) counts too"
     if reason.startswith("deadline"):
         return f"the generator was held up for longer than the deadline: {faster}, or use a quieter machine"
     return "run it again"

@@ -74,11 +74,11 @@ def _alone(arm: ArmSummary, summary: ExperimentSummary) -> str:
     value, name = (spike.response.p99, "P99") if spike.response.p99 is not None else (spike.response.maximum, "largest")
     when = "in a spike" if spike.phase == "spike" else "over all arrivals"
     if value is None:
-        return f"{arm.name} answered nothing correctly"
+        return f"{arm.name} answered nothing{' correctly' if summary.values_known else ''}"
     share = arm.share(None)
-    attained = ""
+    attained, right = "", " correctly" if summary.values_known else ""
     if share is not None and share.attainment is not None:
-        attained = f", {share.attainment:.2%} of all arrivals were answered correctly within {format_duration(summary.slo_ns)}"
+        attained = f", {share.attainment:.2%} of all arrivals were answered{right} within {format_duration(summary.slo_ns)}"
     return f"{arm.name} has a {name} response time of {format_duration(value)} {when}{_tail_words(arm)}{_recovery_words(arm)}{attained}"
 
 

@@ -100,6 +100,12 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
+def _spelt(name: str, known: list[str]) -> str:
+    """The arm's name as the experiment has it; `warm-pool:pool=2`, as `--arms` takes it, is one of its spellings."""
+    plain = name.replace(":", "-").replace(",", "-").replace("=", "")
+    return next((one for one in known if name == one or plain == one.replace("=", "")), name)
+
+
 def _judge(run: Path, slos: list[Any], goodput: float | None, names: list[str]) -> tuple[ExperimentSummary, list[Any]]:
     import dataclasses
 
@@ -109,6 +115,7 @@ def _judge(run: Path, slos: list[Any], goodput: float | None, names: list[str]) 
 
     subject = open_subject(run, slos[0].bound_ns if slos else None)
     known = [files.name for files in subject.arms]
+    names = [_spelt(name, known) for name in names]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BenchError(f"--arm {unknown[0]!r}: {run} has no such arm, only {', '.join(known)}")

@@ -67,7 +67,7 @@ def _decisions(summary: ExperimentSummary) -> Iterator[str]:
         yield from _between(comparison, summary)
     short = next((one.p99 for one in summary.comparisons if one.p99 is not None and one.p99.ratio_interval is None), None)
     if short is not None:
-        yield f"**Run more spikes before you choose between arms**, because a ratio without an interval may be chance: {too_few_words(short)}."
+        yield f"**Run more spikes before you choose between arms**, because a ratio alone may be chance: {too_few_words(short)}."
     for arm in summary.arms:
         yield from _tail_of(arm)
 

@@ -76,7 +76,7 @@ def arms_table(summary: ExperimentSummary) -> Table:
         (f"P99 {where}, uncorrected", lambda arm: _unstable(arm) or _percentile(arm, main, "p99", "round_trip")),
         *([(slo, lambda arm: _share(arm, "attainment"))] if summary.slo_ns is not None else []),
         *([("goodput", lambda arm: _rate(arm, "goodput_per_s"))] if summary.slo_ns is not None else []),
-        ("no correct answer", lambda arm: _failed(arm)),
+        ("no correct answer" if summary.values_known else "no answer, or a wrong one", _failed),
         ("recovery after a spike", _recovery),
         (f"found a free slot within {format_duration(HAND_OVER_NS)}", lambda arm: _percent(arm.pool.hit_share)),
         ("wait for a slot, P99", lambda arm: format_duration(arm.pool.pool_wait_p99_ns)),
@@ -116,7 +116,7 @@ def _phases_table(summary: ExperimentSummary) -> Table:
         header=("arm", "phase", "", "answered", "P50", "P90", "P95", "P99", "P99.9", "largest"),
         rows=tuple(rows),
         note=(
-            "Exact, nearest rank, over correct answers. Response counts from when a request was due, round trip from when it was sent: "
+            f"Exact, nearest rank, over {'correct ' if summary.values_known else ''}answers. Response counts from when a request was due, round trip from when it was sent: "
             "what lies between is what a closed loop would not see. A dash: too few answers for that percentile."
         ),
     )
@@ -140,7 +140,19 @@ def _ends_table(summary: ExperimentSummary) -> Table:
             )
     return Table(
         title="How arrivals ended",
-        header=("arm", "phase", "arrivals", "correct", "failed", "shed", "not sent", "within SLO", "offered", "completed", "goodput"),
+        header=(
+            "arm",
+            "phase",
+            "arrivals",
+            "correct" if summary.values_known else "answered",
+            "failed",
+            "shed",
+            "not sent",
+            "within SLO",
+            "offered",
+            "completed",
+            "goodput",
+        ),
         rows=tuple(rows),
         note=(
             "Shares of all arrivals. Failed: wrong, error or timeout; shed: refused by a full server; not sent: by the generator. "
@@ -166,7 +178,7 @@ def _first_contact_table(summary: ExperimentSummary) -> Table:
         rows.append((one.arm, f"{one.latency.arrivals:,}", *(format_duration(value) for value in values), *shares))
     return Table(
         title="First contact",
-        header=("arm", "arrivals", "P50", "P99", "largest", "P99 of later spikes", "waited for a load", "within SLO", "no correct answer"),
+        header=("arm", "arrivals", "P50", "P99", "largest", "P99 of later spikes", "waited for a load", "within SLO", "failed"),
         rows=tuple(rows),
         note="A spike that was the first thing a ready server got, as a new replica would. One spike an arm, so there is no interval.",
     )
