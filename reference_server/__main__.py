@@ -25,7 +25,8 @@ import uvloop
 from bench.errors import EXIT_DEFECT, EXIT_FINE, EXIT_WRONG_INPUT, BenchError, describe_defect, one_sentence
 from bench.streams import open_missing
 from reference_server.app import App
-from reference_server.connection import tune_listener, with_limits
+from reference_server.connection import with_limits
+from reference_server.limits import tune_listener
 from reference_server.log import Log
 from reference_server.phases import Phases
 from reference_server.registry import EXIT_DEVICE_SPOILED, Registry

@@ -18,45 +18,24 @@ This leans on names of uvicorn that it does not document; tests/test_server.py w
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import httptools
-import numpy as np
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from bench.clock import now_ns
+from reference_server.bodies import Body, BodyReceiver
 from reference_server.documents import error_document
+from reference_server.limits import Limits
 from reference_server.responses import Receive, Scope, Send, reply_error
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 8  # requests that wait behind the one being answered; with more of them nothing is read
 _PARSED_AT_ONCE = 16 * 1024  # bytes: bounds the requests that one look at the pipeline's length can be late by
-_SMALL_PIECE = 1024  # bytes of a body: a piece has an overhead of some 50, which is too much for smaller ones
-_IN_PLACE_LEFT = 64 * 1024  # bytes of a body that are still to come: with fewer, one more piece is as good
-_IN_PLACE_BYTES = 4 * 2**20  # of a whole body: numpy asks for huge pages from there on, which a client would fill with a few bytes
 _JOINED_BYTES = 64 * 1024  # a reply up to this is sent in one piece, a larger one without copying its tensors
 _IDLE, _HEADERS, _BODY = 0, 1, 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one request may take on its way in: time in ns, size in bytes."""
-
-    header_timeout_ns: int = 10 * 10**9
-    body_timeout_ns: int = 60 * 10**9
-    max_body_bytes: int = 64 * 2**20
-
-
-def tune_listener(listener: socket.socket) -> None:
-    """Accepted connections inherit these (tcp(7)): a peer that vanished is noticed within a minute, also while its request waits."""
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000)):
-        if hasattr(socket, option):  # Linux has all of them
-            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class _Flow(FlowControl):
@@ -67,33 +46,6 @@ class _Flow(FlowControl):
     def resume_reading(self) -> None:
         if not self.full:
             super().resume_reading()
-
-
-class _BodyReceiver(asyncio.BufferedProtocol):
-    """Stands in for a connection until the rest of a body is there: the event loop receives straight into `rest`."""
-
-    def __init__(self, connection: Connection, rest: memoryview) -> None:
-        self._connection = connection
-        self._rest = rest
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._rest
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._rest = self._rest[nbytes:]
-        self._connection.body_received(nbytes)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.connection_lost(exc)
-
-    def eof_received(self) -> None:
-        self._connection.eof_received()
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
 
 
 class Connection(HttpToolsProtocol):
@@ -116,9 +68,7 @@ class Connection(HttpToolsProtocol):
         self._unread = memoryview(b"")  # received, but not parsed while the pipeline is full
         self._bypassing = False  # the body that is coming no longer goes through the parser
         self._refused = False  # the last answer is decided; what the client still sends is dropped
-        self._chunks: list[bytes | bytearray | memoryview] = []
-        self._body_bytes = 0  # that came
-        self._body_length: int | None = None  # that will have come, where that is declared and was asked for
+        self._body = Body()  # that is coming
         self._header_bytes = 0  # of the headers that are coming, in the pieces before this one
         self._piece_bytes = 0  # of what is being parsed
         self._behind = False  # in this piece, another message ended
@@ -187,7 +137,7 @@ class Connection(HttpToolsProtocol):
                 return
             size = _PARSED_AT_ONCE
             if self._phase == _BODY and (self._bypassing or len(self._unread) > size):
-                left = self._body_left()
+                left = self._body.left(self.headers)
                 self._bypassing = left > 0
                 size = left or size
             piece, self._unread = self._unread[:size], self._unread[size:]
@@ -195,35 +145,18 @@ class Connection(HttpToolsProtocol):
         if self._bypassing:
             self._receive_in_place()
 
-    def _body_left(self) -> int:
-        """How much of what comes next is the rest of a body, and no request: bytes, 0 where that is not known."""
-        if self._body_length is None:
-            headers = dict(self.headers)
-            if b"transfer-encoding" in headers:
-                return 0
-            self._body_length = int(headers.get(b"content-length", 0))
-        return self._body_length - self._body_bytes
-
     def _receive_in_place(self) -> None:
         """Let what is missing of a body be received where it will lie, if it is to be kept at all."""
-        length, cycle = self._body_length, self.cycle
-        if length is None or length - self._body_bytes < _IN_PLACE_LEFT or length >= min(_IN_PLACE_BYTES, self.limits.max_body_bytes):
+        if self.cycle.response_complete or self._refused or self.transport.is_closing():
             return
-        if cycle.response_complete or self._refused or self.transport.is_closing():
-            return
-        body = np.empty(length, np.uint8).data  # a bytearray would be filled with zeros first
-        position = 0
-        for chunk in self._chunks:
-            body[position : position + len(chunk)] = chunk
-            position += len(chunk)
-        self._chunks = [body.toreadonly()]
-        self.transport.set_protocol(_BodyReceiver(self, body[position:]))
+        rest = self._body.receive_in_place(self.limits.max_body_bytes)
+        if rest is not None:
+            self.transport.set_protocol(BodyReceiver(self, rest, self._received_in_place))
 
-    def body_received(self, size: int) -> None:
-        """So many bytes more of the body that is received in place."""
+    def _received_in_place(self, size: int) -> None:
         self._unset_keepalive_if_required()
-        self._body_bytes += size
-        if self._body_left() == 0:
+        self._body.received += size
+        if self._body.left(self.headers) == 0:
             self.transport.set_protocol(self)
             self._end_body()
             self._after_piece()
@@ -268,7 +201,7 @@ class Connection(HttpToolsProtocol):
     def _take_body(self, piece: bytes | memoryview) -> None:
         """The parser would only copy what is known to be body."""
         self.on_body(piece)  # kept as it is, and joined at the end
-        if self._body_left() == 0:
+        if self._body.left(self.headers) == 0:
             self._end_body()
 
     def _end_body(self) -> None:
@@ -283,9 +216,7 @@ class Connection(HttpToolsProtocol):
         self.scope["state"]["first_byte_ns"] = now_ns()
         self._phase = _HEADERS
         self._header_bytes = 0
-        self._chunks = []
-        self._body_bytes = 0
-        self._body_length = None
+        self._body = Body()
 
     def on_headers_complete(self) -> None:
         self._phase = _BODY
@@ -312,18 +243,11 @@ class Connection(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)  # `: ` and the line's end
 
     def on_body(self, body: bytes | memoryview) -> None:
-        cycle = self.cycle
-        self._body_bytes += len(body)
-        if cycle.response_complete or self._refused:
+        self._body.received += len(body)
+        if self.cycle.response_complete or self._refused:
             return  # answered already (too large, say): the rest is read and dropped, so that the client can read the answer
-        chunks = self._chunks
-        if not chunks or len(body) >= _SMALL_PIECE:
-            chunks.append(body)
-        elif isinstance(last := chunks[-1], bytearray):
-            last += body
-        else:
-            chunks.append(bytearray(body))
-        if self._body_bytes > self.limits.max_body_bytes:
+        self._body.add(body)
+        if self._body.received > self.limits.max_body_bytes:
             self._hand_over_body()
 
     def on_message_complete(self) -> None:
@@ -335,12 +259,8 @@ class Connection(HttpToolsProtocol):
             self._hand_over_body()
 
     def _hand_over_body(self) -> None:
-        chunks = self._chunks
-        if self.cycle.body:  # a body over the limit is handed over piece by piece, and this one was not fetched yet
-            chunks.insert(0, bytes(self.cycle.body))
         # uvicorn passes `bytes(cycle.body)` on, and bytes() of bytes is the same object: no copy is made.
-        self.cycle.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment]  # the first is never a bytearray
-        self._chunks = []
+        self.cycle.body = self._body.take(self.cycle.body)  # type: ignore[assignment]
         self.cycle.message_event.set()
 
     async def take_body(self) -> bytes | memoryview | None:

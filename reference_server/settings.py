@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.errors import BenchError
 from bench.units import parse_duration_ns, parse_size_bytes
-from reference_server.connection import Limits
+from reference_server.limits import Limits
 from reference_server.pool_settings import PoolSettings
 from reference_server.runtimes import parse_settings
 

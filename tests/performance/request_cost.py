@@ -29,7 +29,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: E40
 from bench.engine.synthetic_builder import build_synthetic  # noqa: E402
 from reference_server.__main__ import _collect_less  # noqa: E402
 from reference_server.app import App  # noqa: E402
-from reference_server.connection import Limits, with_limits  # noqa: E402
+from reference_server.connection import with_limits  # noqa: E402
+from reference_server.limits import Limits  # noqa: E402
 from reference_server.log import Log  # noqa: E402
 from reference_server.pool_settings import PoolSettings  # noqa: E402
 from reference_server.registry import Registry  # noqa: E402
