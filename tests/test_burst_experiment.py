@@ -95,7 +95,7 @@ def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str,
     (folder,) = results.glob("*.partial")
     second = bench_command("burst", "tiny", *FLAGS)
     assert second.returncode == EXIT_WRONG_INPUT
-    assert f"another bench burst or bench curve is running (process {process.pid})" in second.stderr
+    assert f"another bench burst, curve or demo is running (process {process.pid})" in second.stderr
     assert end(process, signal.SIGKILL) == -signal.SIGKILL
 
     half = summarize(open_subject(folder))

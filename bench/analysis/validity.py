@@ -89,8 +89,9 @@ def missing_runs(path: Path) -> list[str]:
     except (KeyError, TypeError, ValueError):
         raise BenchError(f"{saved.path / 'run.json'} has a damaged order of runs, so which ones are missing is not known") from None
     inner = saved.path / "runs"
-    begun = [child.name.removesuffix(PARTIAL_SUFFIX) for child in inner.iterdir() if child.is_dir()] if inner.is_dir() else []
-    return [name for name in dict.fromkeys(planned + sorted(begun)) if not (inner / name / "run.json").is_file()]
+    if not planned and inner.is_dir():  # runs under one folder that nobody planned: those that were begun
+        planned = sorted({child.name.removesuffix(PARTIAL_SUFFIX) for child in inner.iterdir() if child.is_dir()})
+    return [name for name in dict.fromkeys(planned) if not (inner / name / "run.json").is_file()]
 
 
 def check_run(path: Path) -> Validity:

@@ -133,7 +133,8 @@ def burst(
         first_contact=first_contact,
         during=during,
     )
-    run_burst(subject, given, arms, load, results=results, trust=trust, force=force, as_json=as_json, there=there)
+    with only_one(force, cache_folder()):
+        run_burst(subject, given, arms, load, results=results, trust=trust, as_json=as_json, there=there)
 
 
 def _targets(texts: list[str], allow_remote: bool, name: str | None, shapes: list[str], values: list[str]) -> Targets:
@@ -155,17 +156,12 @@ def run_burst(
     *,
     results: Path,
     trust: Path | None = None,
-    force: bool = False,
     as_json: bool = False,
     there: Targets | None = None,
 ) -> None:
     """A whole experiment: engine, calibration, blocks, summary, report; against servers that are `there` already where
-    given, instead of `subject` and `arms`. Raises BenchError, InvalidRun."""
-    from bench.engine.resolve import cache_folder
-    from bench.experiment.conduct import only_one
-
-    with only_one(force, cache_folder()):
-        _go_on(*_prepare(subject, build, arms, load, results, trust, there), as_json=as_json)
+    given, instead of `subject` and `arms`. The caller sees to it that there is `only_one`. Raises BenchError, InvalidRun."""
+    _go_on(*_prepare(subject, build, arms, load, results, trust, there), as_json=as_json)
 
 
 def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_json: bool) -> None:

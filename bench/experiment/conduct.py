@@ -66,7 +66,7 @@ def only_one(force: bool, place: Path) -> Iterator[None]:
                 file.seek(0)
                 who = file.read().strip() or "another process"
                 raise BenchError(
-                    f"another bench burst or bench curve is running ({who}); two at once would spoil each other, wait or say --force"
+                    f"another bench burst, curve or demo is running ({who}); two at once would spoil each other, wait or say --force"
                 ) from None
         else:
             file.truncate(0)

@@ -116,8 +116,8 @@ def _phases_table(summary: ExperimentSummary) -> Table:
         header=("arm", "phase", "", "answered", "P50", "P90", "P95", "P99", "P99.9", "largest"),
         rows=tuple(rows),
         note=(
-            f"Exact, nearest rank, over {'correct ' if summary.values_known else ''}answers. Response counts from when a request was due, round trip from when it was sent: "
-            "what lies between is what a closed loop would not see. A dash: too few answers for that percentile."
+            f"Exact, nearest rank, over {'correct ' if summary.values_known else ''}answers. Response counts from when a request was due, "
+            "round trip from when it was sent: what lies between is what a closed loop would not see. A dash: too few answers for it."
         ),
     )
 
