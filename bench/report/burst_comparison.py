@@ -127,16 +127,13 @@ def loads_table(summary: ExperimentSummary) -> Table:
             (
                 one.alone,
                 f"{one.loads} of {one.planned}",
-                format_duration(one.took_ns),
-                format_duration(one.took_longest_ns),
+                f"{format_duration(one.took_ns)} ({format_duration(one.took_longest_ns)})" if one.took_ns is not None else "-",
                 f"{one.arrivals:,}",
                 format_duration(one.alone_p99_ns),
                 format_duration(one.during_p99_ns),
                 f"{one.p99.ratio:.3g}x" + (f" ({ratio.low:.3g}x .. {ratio.high:.3g}x)" if ratio else "") if one.p99 is not None else "-",
-                "-" if one.extra_ns is None else _signed(one.extra_ns),
-                f"{_signed(one.extra_interval.low)} .. {_signed(one.extra_interval.high)}" if one.extra_interval else "-",
-                _signed_size(one.held_bytes),
-                _signed_size(one.peak_bytes),
+                _longer_by(one),
+                f"{_signed_size(one.held_bytes)} ({_signed_size(one.peak_bytes)})" if one.held_bytes is not None else "-",
             )
         )
     return Table(
@@ -144,16 +141,13 @@ def loads_table(summary: ExperimentSummary) -> Table:
         header=(
             "arm",
             "loads",
-            "took",
-            "longest",
+            "took (longest)",
             "arrivals meanwhile",
             "P99 alone",
             "P99 meanwhile",
             "of a typical load (95 %)",
-            "longer by",
-            "95 % interval",
-            "memory kept",
-            "at most",
+            "longer by (95 %)",
+            "memory kept (at most)",
         ),
         rows=tuple(rows),
         note=(
@@ -162,6 +156,13 @@ def loads_table(summary: ExperimentSummary) -> Table:
             "just before the first load of each server."
         ),
     )
+
+
+def _longer_by(one: LoadsBeside) -> str:
+    if one.extra_ns is None:
+        return "-"
+    ends = one.extra_interval
+    return _signed(one.extra_ns) + (f" ({_signed(ends.low)} .. {_signed(ends.high)})" if ends else "")
 
 
 def means_table(summary: ExperimentSummary) -> Table:

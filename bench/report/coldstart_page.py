@@ -58,11 +58,7 @@ def coldstart_page(saved: SavedRun, summary: ColdStartSummary, title: str) -> Pa
             ("trials", "The trials of all levels are interleaved in random order; every trial checks its answer."),
             ("intervals", "95 %, of the median, from order statistics: they assume nothing of the distribution."),
             ("phases", "Each lies between two clock reads around the act it names; more than 3 % in no phase makes the run invalid."),
-            *(
-                [("ready before right", _EARLY)]
-                if any(p.name == "ready_before_right" for one in summary.levels for p in one.phases)
-                else []
-            ),
+            *([("ready before right", _EARLY)] if any(level.level == "server" for level in summary.levels) else []),
         ),
     )
 

@@ -7,6 +7,7 @@ from html import escape
 
 from bench.report.page import Page, Picture, Table
 
+_LONG_CELL = 16
 _STYLE = """
 :root { --ink: #1b1f24; --soft: #59636e; --line: #d9dee3; --wash: #f5f7f9; --good: #00664a; --bad: #a3001d; }
 * { box-sizing: border-box; }
@@ -37,15 +38,17 @@ p { margin: 6px 0; }
 figure { margin: 0 0 6px; }
 figure img { width: 100%; height: auto; display: block; }
 figcaption { color: var(--soft); font-size: 13px; }
-.scroll { overflow-x: auto; }
+/* A shade at the edge behind which there is more: white covers it where one has scrolled to the end. */
+.scroll { overflow-x: auto; background:
+  linear-gradient(to left, #fff 50%, transparent) right / 44px 100% no-repeat local,
+  linear-gradient(to left, rgb(27 31 36 / 24%), transparent) right / 16px 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 14px; margin: 6px 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 3px 0 3px 16px; border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; min-width: 8em; }
-thead th { color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--soft); }
-.first thead th { color: var(--ink); white-space: normal; overflow-wrap: anywhere; }
+thead th { color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--soft); white-space: normal; vertical-align: bottom; }
+.first thead th { color: var(--ink); }
+td.long { white-space: normal; min-width: 9em; }
 .first table { width: 100%; }
-.first td { white-space: normal; }
-.first td.n { white-space: nowrap; }
 .text td, .text th { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .text td:nth-child(n+2) { min-width: 12em; }
 .note { color: var(--soft); font-size: 13px; max-width: 75em; }
@@ -62,6 +65,7 @@ footer { max-width: 1240px; margin: 30px auto; padding: 10px 20px; color: var(--
   .verdict { font-size: 16px; padding: 10px 12px; }
   .first table { font-size: 13px; } th, td { padding-left: 10px; }
   th:first-child, td:first-child { min-width: 6em; }
+  .scroll th:first-child { position: sticky; left: 0; background: #fff; }
 }
 @media print { details > * { display: block; } }
 """
@@ -126,8 +130,8 @@ def _table(table: Table, *, heading: str, kind: str = "") -> str:
 
 
 def _cell(text: str) -> str:
-    """A number stays with its unit; only what is long may break."""
-    return f'<td class="n">{escape(text)}</td>' if len(text) <= 12 else f"<td>{escape(text)}</td>"
+    """A number stays with its unit; only what is long may break, into a few lines."""
+    return f'<td class="long">{escape(text)}</td>' if len(text) > _LONG_CELL else f"<td>{escape(text)}</td>"
 
 
 def _checks(page: Page) -> str:
