@@ -191,6 +191,7 @@ def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_jso
 
 
 def finished_runs(path: Path) -> bool:
+    """Whether the experiment has a run to sum up."""
     return any((path / "runs").glob("*/run.json"))
 
 
