@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from bench.errors import EXIT_WRONG_INPUT, BenchError
 from bench.units import format_duration
 
 STOP_TIMEOUT_S = 5.0
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception)\b")
 _SPEAKERS = ("probe: ", "reference_server: ", "locust: ")
 
 
@@ -125,9 +127,11 @@ class Child:
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
-        words = lines[-1] if lines else ""
-        if code == EXIT_WRONG_INPUT:  # a sentence made for the user, which Locust's tables may follow
-            words = next((line for line in reversed(lines) if line.startswith(_SPEAKERS)), words)
+        # Locust's tables may follow: what was said to the user or raised comes before whatever stands last.
+        last = [*lines[-1:], ""][0]
+        spoken = next((line for line in reversed(lines) if line.startswith(_SPEAKERS)), None)
+        raised = next((line for line in reversed(lines) if _RAISED.match(line)), None)
+        words = (spoken or last) if code == EXIT_WRONG_INPUT else (raised or spoken or last)
         for speaker in _SPEAKERS:
             words = words.removeprefix(speaker)
         # Anything else is a crash, and says so.

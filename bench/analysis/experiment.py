@@ -328,7 +328,7 @@ def _invalid(validity: Sequence[RunValidity]) -> list[str]:
 
 
 def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[LoadsBeside]) -> list[str]:
-    found, right = [], "correct " if subject.values_known else ""
+    found, right = [], "correct" if subject.values_known else "usable"
     for files in subject.arms:
         if len(files.runs) < files.planned:
             found.append(
@@ -354,7 +354,7 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[Load
         every = arm.share(None)
         if every is not None and every.ok_share < 0.999:
             found.append(
-                f"{arm.name}: {1 - every.ok_share:.2%} of the arrivals had no {right}answer; percentiles are over the others, "
+                f"{arm.name}: {1 - every.ok_share:.2%} of the arrivals had no {right} answer; percentiles are over the others, "
                 "attainment counts them as missed"
             )
     return [*found, *((subject.record.get("environment") or {}).get("warnings") or ())]

@@ -92,7 +92,7 @@ def arms_table(summary: ExperimentSummary) -> Table:
     ]
     rows = [(name, *(answer(arm) for arm in summary.arms)) for name, answer in questions]
     notes = [_TWO_P99S] if summary.comparisons else []
-    notes += [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if arm.unstable]
+    notes += [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if _unstable(arm)]
     notes += _memory_notes(summary)
     if spiky and not any(arm.recovery for arm in summary.arms):
         notes.append("Recovery is not told: before the first spikes there are too few answers for a P99 of the base.")

@@ -8,6 +8,7 @@ from html import escape
 from bench.report.page import Page, Picture, Table
 
 _LONG_CELL = 16
+_LETTERS_IN_HALF = 58
 _STYLE = """
 :root { --ink: #1b1f24; --soft: #59636e; --line: #d9dee3; --wash: #f5f7f9; --good: #00664a; --bad: #a3001d; }
 * { box-sizing: border-box; }
@@ -37,6 +38,7 @@ p { margin: 6px 0; }
 .first.wide { grid-template-columns: minmax(0, 1fr); }
 figure { margin: 0 0 6px; }
 figure img { width: 100%; height: auto; display: block; }
+.first.wide img[src^="data:image/svg"] { max-width: 760px; }
 figcaption { color: var(--soft); font-size: 13px; }
 /* A shade at the edge behind which there is more: white covers it where one has scrolled to the end. */
 .scroll { overflow-x: auto; background:
@@ -91,7 +93,6 @@ def _page(page: Page, number: int) -> str:
     invalid = "".join(f'<p class="invalid">Not valid either: {escape(reason)}</p>' for reason in page.invalid[1:4])
     if len(page.invalid) > 4:
         invalid += f'<p class="invalid">and {len(page.invalid) - 4} more, below</p>'
-    wide = len(page.main.header) > 5
     first_picture = page.pictures[:1]
     parts = [
         f'<header class="top" id="run-{number}">\n<h1>{escape(page.title)}</h1>',
@@ -99,7 +100,7 @@ def _page(page: Page, number: int) -> str:
         "<main>",
         f'<p class="verdict{" bad" if page.invalid else ""}">{escape(page.sentence)}</p>',
         invalid,
-        f'<div class="first{" wide" if wide else ""}"><div>{_table(page.main, heading="")}</div>',
+        f'<div class="first{" wide" if _wide(page.main) else ""}"><div>{_table(page.main, heading="")}</div>',
         "".join(_figure(picture) for picture in first_picture) + "</div>",
         _list("Comparisons", page.statements),
         _list("Before you use a number", page.caveats),
@@ -127,6 +128,14 @@ def _table(table: Table, *, heading: str, kind: str = "") -> str:
     title = f"<{heading}>{escape(table.title)}</{heading}>" if heading else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return f'{title}<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
+
+
+def _wide(table: Table) -> bool:
+    """Whether the table needs the page's whole width: half of it has room for so many letters beside the first column."""
+    columns = zip(table.header, *table.rows, strict=True)
+    next(columns)
+    widths = [max(*(len(piece) for piece in head.replace("-", "- ").split()), *map(len, cells)) for head, *cells in columns]
+    return sum(2 + min(width, _LONG_CELL) for width in widths) > _LETTERS_IN_HALF
 
 
 def _cell(text: str) -> str:
