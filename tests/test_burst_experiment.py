@@ -214,9 +214,9 @@ def test_resume_of_what_cannot_go_on_is_refused(tmp_path: Path, bench_command: B
 
 
 def test_a_target_that_cannot_be_asked_leaves_no_folder(tmp_path: Path, bench_command: BenchCommand) -> None:
-    """Its second model is not there: the sentence names the options of this command."""
+    """Its first run shows that: nothing was measured, and going on would end there again."""
     with SmallServer() as one:
-        targets = ("--target", f"one={one.url}", "--name", "m", "--shape", "7x7")
+        targets = ("--target", f"one={one.url}", "--name", "m", "--shape", "nosuch=7x7")
         done = bench_command("burst", *targets, "--base", "5", "--peak", "20", "--spikes", "1", "--blocks", "1", "--results", "r")
     assert done.returncode == EXIT_WRONG_INPUT and "--shape" in done.stderr and "--resume" not in done.stderr, done.stderr
     assert not list((tmp_path / "r").iterdir())

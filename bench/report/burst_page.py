@@ -81,8 +81,10 @@ def arms_table(summary: ExperimentSummary) -> Table:
         (f"found a free slot within {format_duration(HAND_OVER_NS)}", lambda arm: _percent(arm.pool.hit_share)),
         ("wait for a slot, P99", lambda arm: format_duration(arm.pool.pool_wait_p99_ns)),
         ("waited for a load", lambda arm: _percent(arm.pool.loaded_share)),
+        ("device memory (median)", lambda arm: format_size(arm.device_memory.median) if arm.device_memory else "-"),
+        ("device memory (peak)", lambda arm: format_size(arm.device_memory.peak) if arm.device_memory else "-"),
         ("memory (resident, median)", lambda arm: format_size(arm.resident.median) if arm.resident else "-"),
-        ("memory (peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
+        ("memory (resident, peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
         ("engine and slots, per slot", _memory_per_slot),
         ("one more slot", lambda arm: _one_more(summary, arm, copies=False)),
         ("one more copy of the engine", lambda arm: _one_more(summary, arm, copies=True)),
@@ -358,9 +360,9 @@ def _recovery(arm: ArmSummary) -> str:
 
 
 def _memory_per_slot(arm: ArmSummary) -> str:
-    if arm.resident is None:
+    if arm.held is None:
         return "-"
-    return _UNKNOWN if arm.resident.per_slot_reason is not None else format_size(arm.resident.per_slot)
+    return _UNKNOWN if arm.held.per_slot_reason is not None else format_size(arm.held.per_slot)
 
 
 def _one_more(summary: ExperimentSummary, arm: ArmSummary, *, copies: bool) -> str:
@@ -373,9 +375,9 @@ def _one_more(summary: ExperimentSummary, arm: ArmSummary, *, copies: bool) -> s
 
 def _memory_notes(summary: ExperimentSummary) -> list[str]:
     """Why a cell of memory says that nothing can be told."""
-    reasons = [f"{arm.name}: {arm.resident.per_slot_reason}" for arm in summary.arms if arm.resident and arm.resident.per_slot_reason]
+    reasons = [f"{arm.name}: {arm.held.per_slot_reason}" for arm in summary.arms if arm.held and arm.held.per_slot_reason]
     found = [f"Not distinguishable: {'; '.join(reasons)}."] if reasons else []
-    if any(arm.resident is not None and arm.resident.per_slot is not None for arm in summary.arms):
+    if any(arm.held is not None and arm.held.per_slot is not None for arm in summary.arms):
         found.append("Engine and slots, per slot: from an empty process to a full pool, so the engine is in it.")
     return found
 
