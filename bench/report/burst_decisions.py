@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bench.analysis.verdict import too_few_words, unstable_words
+from bench.analysis.verdict import growth_words, too_few_words, unstable_words
 from bench.report.colours import arm_colour
 from bench.report.notebook_blocks import KeyFigure
 from bench.units import format_count, format_duration, format_size
@@ -62,6 +62,8 @@ def _decisions(summary: ExperimentSummary) -> Iterator[str]:
     for arm in summary.arms:
         if arm.unstable:
             yield f"**{arm.name} cannot carry this load**: it is {unstable_words(arm)}. Give it more slots, or keep the engine loaded."
+        elif arm.doubtful:
+            yield f"**{arm.name} may not carry this load**: {growth_words(arm)}. Run longer blocks, or a lower base, to know."
     yield slo_decision(summary)
     for comparison in summary.comparisons:
         yield from _between(comparison, summary)

@@ -7,7 +7,7 @@ from html import escape
 
 from bench.report.page import Page, Picture, Table
 
-_LONG_CELL = 16
+_LONG_CELL = 22
 _LETTERS_IN_HALF = 58
 _STYLE = """
 :root { --ink: #1b1f24; --soft: #59636e; --line: #d9dee3; --wash: #f5f7f9; --good: #00664a; --bad: #a3001d; }
@@ -49,7 +49,7 @@ th, td { text-align: right; padding: 3px 0 3px 16px; border-bottom: 1px solid va
 th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; min-width: 8em; }
 thead th { color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--soft); white-space: normal; vertical-align: bottom; }
 .first thead th { color: var(--ink); }
-td.long { white-space: normal; min-width: 9em; }
+td.long { white-space: normal; min-width: 11em; }
 .first table { width: 100%; }
 .text td, .text th { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .text td:nth-child(n+2) { min-width: 12em; }
