@@ -19,7 +19,7 @@ from bench.analysis.goodput import Goodput, goodput
 from bench.analysis.latency import Latency, latency
 from bench.analysis.load_run import ArmRecords, read_arm
 from bench.analysis.loads import LoadsBeside, during, load_windows, loads_beside
-from bench.analysis.memory import Memory, PerSlot, memory_of_runs, per_copy_between, per_slot_between
+from bench.analysis.memory import Memory, PerSlot, memory_difference, memory_of_runs, per_slot_against
 from bench.analysis.pool import PoolUse, pool_use
 from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
 from bench.analysis.server_means import ServerMeans, server_means
@@ -310,7 +310,7 @@ def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.Data
         except BenchError as error:
             reason = str(error)
     one, two = first.held, second.held
-    kind, memory_bytes = memory_difference(first, second)
+    kind, memory_bytes = memory_difference(one, two)
     setups = {files.name: files.setup for files in subject.arms}
     return ArmComparison(
         first=first.name,
@@ -320,31 +320,8 @@ def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.Data
         recovery=compare_recovery(first.recovery, second.recovery) if first.recovery and second.recovery else None,
         memory_kind=kind,
         memory_bytes=memory_bytes,
-        per_slot=_per_slot_against(setups[first.name], one, setups[second.name], two) if one and two else None,
+        per_slot=per_slot_against(setups[first.name], one, setups[second.name], two) if one and two else None,
     )
-
-
-def memory_difference(first: ArmSummary, second: ArmSummary) -> tuple[str | None, float | None]:
-    """Which kind of memory both hold, and how many bytes more of it the second does (median)."""
-    one, two = first.held, second.held
-    if one is None or two is None or one.kind != two.kind:
-        return None, None
-    return one.kind, two.median - one.median
-
-
-def _per_slot_against(first: Mapping[str, Any], one: Memory, second: Mapping[str, Any], two: Memory) -> PerSlot | None:
-    def but(setup: Mapping[str, Any], left_out: str) -> Any:
-        options = {key: value for key, value in (setup.get("options") or {}).items() if key != left_out}
-        return setup.get("mode"), options, setup.get("settings"), setup.get("alone")
-
-    if first.get("mode") != "warm-pool":
-        return None
-    if but(first, "pool") == but(second, "pool"):
-        return per_slot_between(one, two)
-    sharing = [(setup.get("options") or {}).get("sharing", "engine") for setup in (first, second)]
-    if but(first, "sharing") == but(second, "sharing") and sharing[0] != sharing[1]:
-        return per_copy_between(one, two) if sharing[0] == "engine" else per_copy_between(two, one)
-    return None
 
 
 def _invalid(validity: Sequence[RunValidity]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +146,30 @@ def per_copy_between(shared: Memory, copied: Memory) -> PerSlot | None:
         return None
     found = _share_of_difference(shared, copied, copied.slots - 1, f"{copied.slots} engines instead of 1")
     return replace(found, copies=True)
+
+
+def memory_difference(one: Memory | None, two: Memory | None) -> tuple[str | None, float | None]:
+    """Which kind of memory both are, and how many bytes more the second is (median)."""
+    if one is None or two is None or one.kind != two.kind:
+        return None, None
+    return one.kind, two.median - one.median
+
+
+def per_slot_against(first: Mapping[str, Any], one: Memory, second: Mapping[str, Any], two: Memory) -> PerSlot | None:
+    """What a slot or a copy of the engine takes, where the set-ups of two warm pools differ in nothing else; else None."""
+
+    def but(setup: Mapping[str, Any], left_out: str) -> Any:
+        options = {key: value for key, value in (setup.get("options") or {}).items() if key != left_out}
+        return setup.get("mode"), options, setup.get("settings"), setup.get("alone")
+
+    if first.get("mode") != "warm-pool":
+        return None
+    if but(first, "pool") == but(second, "pool"):
+        return per_slot_between(one, two)
+    sharing = [(setup.get("options") or {}).get("sharing", "engine") for setup in (first, second)]
+    if but(first, "sharing") == but(second, "sharing") and sharing[0] != sharing[1]:
+        return per_copy_between(one, two) if sharing[0] == "engine" else per_copy_between(two, one)
+    return None
 
 
 def _share_of_difference(less: Memory, more: Memory, count: int, what: str) -> PerSlot:
