@@ -15,6 +15,7 @@ from bench.units import parse_duration_ns
 TARGET = "target"
 MODES = ("cold-load", "lazy", "warm-pool", "elastic")
 _TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MOST_DIGITS = 9
 _SHARINGS = ("engine", "copy")
 # An arm's key -> the server's flag.
 _FLAGS = {
@@ -109,6 +110,18 @@ def parse_targets(texts: Sequence[str], *, allow_remote: bool) -> list[Arm]:
     return arms
 
 
+def check_arm(arm: Arm, where: str) -> None:
+    """Raises BenchError where no command line can have made this arm."""
+    if arm.mode == TARGET:
+        made = parse_targets([f"{arm.name}={arm.options.get('url', '')}"], allow_remote=True)[0]
+    elif arm.mode in MODES:
+        made = _arm(arm.mode, [f"{key}={value}" for key, value in [*arm.options.items(), *arm.settings.items()]], where)
+    else:
+        raise BenchError(f"{where}: the arm {arm.name} has the mode {arm.mode!r}, which is none of {', '.join((*MODES, TARGET))}")
+    if (made.mode, made.options, made.settings) != (arm.mode, arm.options, arm.settings):
+        raise BenchError(f"{where}: the arm {arm.name} is not one that `bench burst` makes: start a new experiment")
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -128,8 +141,8 @@ def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
         (options if key in _FLAGS else settings)[key] = value
     for key, least in (("pool", 1), ("min", 0), ("max", 1), ("queue", 0)):
         value = options.get(key, "1")
-        if not (value.isascii() and value.isdigit()):
-            raise BenchError(f"--arms {text!r}: {key}={value} is not a whole number")
+        if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
+            raise BenchError(f"--arms {text[:200]!r}: {key}={value[:40]} is not a whole number of at most {_MOST_DIGITS} digits")
         if int(value) < least:
             raise BenchError(f"--arms {text!r}: {key} is {value}, and must be at least {least}")
     if mode == "elastic" and int(options.get("min", 1)) > int(options.get("max", 4)):

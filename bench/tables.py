@@ -1,0 +1,80 @@
+"""Parquet files and Arrow streams, read and written through files that Python opens: pyarrow takes no name that is not UTF-8.
+
+Pages are written with their checksums, so that bytes that changed on the disk are told apart from what was measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import BenchError, one_sentence
+from bench.json_rules import DAMAGED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@contextlib.contextmanager
+def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    """A pyarrow.parquet.ParquetWriter. Raises OSError."""
+    import pyarrow.parquet as pq
+
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
+        yield writer
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write the table as one file. Raises OSError."""
+    with parquet_writer(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table, or those of the `columns` that it has. Raises BenchError where it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file, pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+            present = None if columns is None else [name for name in columns if name in parquet.schema_arrow.names]
+            return parquet.read(present)
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise unreadable(path, error) from None
+
+
+def read_stream(path: Path, columns: Sequence[str] | None = None) -> pa.Table | None:
+    """The same of an Arrow IPC stream: its whole batches, None where there is none."""
+    import pyarrow as pa
+
+    try:
+        batches = [batch if columns is None else batch.select(_present(columns, batch.schema)) for batch in stream_batches(path)]
+        return pa.Table.from_batches(batches) if batches else None
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise unreadable(path, error) from None
+
+
+def stream_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The whole batches of an Arrow IPC stream; a torn last one, from a crash, ends it."""
+    import pyarrow as pa
+
+    with path.open("rb") as file:
+        try:
+            reader = pa.ipc.open_stream(file)
+        except (pa.ArrowInvalid, EOFError):
+            return
+        while True:
+            try:
+                yield reader.read_next_batch()
+            except (StopIteration, EOFError, pa.ArrowInvalid, OSError):
+                return
+
+
+def unreadable(path: Path, error: Exception) -> BenchError:
+    return BenchError(f"{path} cannot be read ({one_sentence(error):.200}): {DAMAGED}")
+
+
+def _present(columns: Sequence[str], schema: pa.Schema) -> list[str]:
+    return [name for name in columns if name in schema.names]
