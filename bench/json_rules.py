@@ -71,6 +71,7 @@ def file_name(value: Any, where: str) -> str | None:
 
 
 def flag(value: Any, where: str) -> str | None:
+    """true or false."""
     return None if isinstance(value, bool) else f"{where} is {short(value)}, not true or false"
 
 

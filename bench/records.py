@@ -24,7 +24,7 @@ from bench.clock import utc_now
 from bench.engine.manifest_reading import short
 from bench.errors import BenchError
 from bench.json_rules import DAMAGED, check_value, read_object
-from bench.run_rules import LOAD_SUMMARY, run_rule
+from bench.run_rules import HEAD, LOAD_SUMMARY, run_rule
 from bench.tables import parquet_writer, read_parquet, read_stream, stream_batches
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class SavedRun:
             return None
         missing = sorted(set(columns or ()) - set(table.column_names))
         if missing:
-            raise BenchError(f"{file}: the column {missing[0]} is missing; {DAMAGED}")
+            raise BenchError(f"{file} has no column {missing[0]}; {DAMAGED}")
         for column_name, column in columns_of(self.kind, name).items():
             if column_name in table.column_names:
                 at = table.column_names.index(column_name)
@@ -294,12 +294,13 @@ def open_run(path: Path, kind: str | None = None) -> SavedRun:
         raise BenchError(f"{path} is not a run folder: it has no run.json")
     run = read_object(run_file)
     version = run.get("schema_version")
-    if type(version) is not int or version != SCHEMA_VERSION:
+    if type(version) is int and version != SCHEMA_VERSION:
         raise BenchError(f"{run_file} has schema version {short(version)}, this program reads {SCHEMA_VERSION}")
-    check_value(run, run_rule, run_file)
+    check_value(run, HEAD, run_file)
     saved = SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
     if kind is not None:
         saved.check_kind(kind)
+    check_value(run, run_rule, run_file)
     if path.parent.name == "runs" and path.name != f"{run.get('block', 0):02d}-{run.get('arm', '')}" and "arm" in run and "block" in run:
         raise BenchError(f"{run_file} is of block {run['block']} of {run['arm']}, and not of the place where it is; {DAMAGED}")
     _check_hash(path / "schedule.parquet", (run.get("hashes") or {}).get("schedule_sha256"))

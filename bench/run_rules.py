@@ -46,7 +46,7 @@ _ENGINE = record(
     files=each(record({"bytes": _COUNT})),
     profiles=each(by_name(record({"min": each(whole(0))})), 1),
 )
-_SETUP = record({"name": text(), "mode": text()}, options=by_name(text()), settings=by_name(text()), alone=nullable(text()))
+_SETUP = record({"mode": text()}, name=text(), options=by_name(text()), settings=by_name(text()), alone=nullable(text()))
 _ARM = record({"name": file_name, "mode": text()}, options=by_name(text()), settings=by_name(text()), alone=nullable(text()))
 _PLANNED = record({"block": whole(0, 10_000), "arm": file_name, "spikes": whole(1, 10**6)}, schedule_seed=whole(), first_contact=flag)
 _SPIKES = record(
@@ -108,7 +108,7 @@ _RULES: Mapping[str, Rule] = {
         schedule=record(arrivals=whole(), duration_ns=whole(), provenance=record()),
         workers=whole(1, 10**6),
         started_at=text(),
-        clocks=each(_WORKER_CLOCK),
+        clocks=nullable(each(_WORKER_CLOCK)),
         arm=file_name,
         block=whole(0, 10_000),
         setup=nullable(_SETUP),
@@ -150,8 +150,6 @@ _RULES: Mapping[str, Rule] = {
     "plan": record({"measured": _MEASURED}, **_HEAD),
     "validation": record({"plan": record(measured=record(engine=_SOME_ENGINE))}, **_HEAD, runs=each(text())),
 }
-KINDS = tuple(_RULES)
-
 RESUME: Rule = record(
     {
         "run_id": file_name,
@@ -180,9 +178,13 @@ LOAD_SUMMARY: Rule = record(
 """`summary.json` of a load run; of other kinds each reader has its own."""
 
 
+HEAD: Rule = record({"schema_version": whole(), "kind": text(*_RULES)})
+"""What says how the rest is to be read."""
+
+
 def run_rule(value: Any, where: str) -> str | None:
-    """The rule of `run.json`: that of its kind."""
-    problem = record({"kind": text(*KINDS)})(value, where) or _RULES[value["kind"]](value, where)
+    """The rule of a `run.json` with such a head: that of its kind."""
+    problem = _RULES[value["kind"]](value, where)
     return _order(value) if problem is None and value["kind"] == "experiment" else problem
 
 

@@ -73,6 +73,7 @@ def stream_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def unreadable(path: Path, error: Exception) -> BenchError:
+    """What to say of a table whose bytes are not those of one."""
     return BenchError(f"{path} cannot be read ({one_sentence(error):.200}): {DAMAGED}")
 
 

@@ -125,7 +125,7 @@ class ServiceCurve:
 
 def read_service_curve(run: Path) -> ServiceCurve:
     """The curve of a run folder, also of one that was cut off. Raises BenchError where it is another run or holds none."""
-    return service_curve(open_run(run))
+    return service_curve(open_run(run, CURVE))
 
 
 def service_curve(saved: SavedRun) -> ServiceCurve:
