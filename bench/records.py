@@ -233,7 +233,7 @@ class SavedRun:
         file = self._table_file(name)
         if file is None:
             return None
-        self._check_table(name, file)
+        self.check_table(name)
         table = _read(file, None if columns is None else [*columns, *also])
         if table is None:
             return None
@@ -260,10 +260,14 @@ class SavedRun:
         parquet, stream = self.path / f"{name}.parquet", self.path / f"{name}.arrows"
         return stream if stream.exists() else parquet if parquet.exists() else None
 
-    def _check_table(self, name: str, file: Path) -> None:
-        """Check the whole table, once for as long as its file stays as it is. Raises BenchError."""
+    def check_table(self, name: str) -> None:
+        """Raises BenchError where the table is there, and is not what one of this name must be, in whichever column. It is looked
+        at once, for as long as its file stays as it is."""
         from bench.run_tables import SCHEDULE_KEY, check_table
 
+        file = self._table_file(name)
+        if file is None:
+            return
         state = _state(file)
         if _checked.get(file) == state:
             return

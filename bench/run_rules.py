@@ -145,6 +145,7 @@ _RULES: Mapping[str, Rule] = {
         duration_ns=whole(1),
         rounds=whole(1, 10_000),
         seed=_SEED,
+        engine_dir=text(),
         senders_a_slot=whole(1),
     ),
     "plan": record({"measured": _MEASURED}, **_HEAD),

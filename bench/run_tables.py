@@ -105,6 +105,7 @@ _TABLES: Mapping[tuple[str, str], Mapping[str, Column]] = {
         **dict.fromkeys(("resident_bytes", "device_bytes"), _BYTES),
         "page_cache": Column(type="text", null=True),
     },
+    ("plan", "schedule"): _SCHEDULE,
     ("plan", "measured"): {
         "what": Column(type="text", values=("service", "overhead", "cold_load_ns", "load_ns", "slot_ns", "ready_ns")),
         "busy": Column(type="int32", least=1, most=_MOST_SLOTS, null=True),
@@ -148,7 +149,12 @@ def check_table(kind: str, name: str, file: Path, read: ReadColumn, others: Call
         problem = _column(values, column)
         if problem is not None:
             raise BenchError(f"{file}: the column {column_name} {problem}; {DAMAGED}")
-    rows = {("load", "schedule"): _schedule, ("load", "requests"): _requests, ("curve", "requests"): _answers}.get((kind, name))
+    rows = {
+        ("load", "schedule"): _schedule,
+        ("plan", "schedule"): _schedule,
+        ("load", "requests"): _requests,
+        ("curve", "requests"): _answers,
+    }.get((kind, name))
     for problem in () if rows is None else rows(read, others, about):
         raise BenchError(f"{file}: {problem}; {DAMAGED}")
 

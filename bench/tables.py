@@ -74,7 +74,8 @@ def stream_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def unreadable(path: Path, error: Exception) -> BenchError:
     """What to say of a table whose bytes are not those of one."""
-    return BenchError(f"{path} cannot be read ({one_sentence(error):.200}): {DAMAGED}")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else one_sentence(error)
+    return BenchError(f"{path} cannot be read: {reason:.200}; {DAMAGED}")
 
 
 def _present(columns: Sequence[str], schema: pa.Schema) -> list[str]:

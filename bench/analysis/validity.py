@@ -97,6 +97,7 @@ def check_run(path: Path) -> Validity:
     schedule = saved.table("schedule")
     summary = saved.read_json("summary.json")
     rows = saved.table("requests", ["seq", "intended_ns", "sent_ns", "status", "error"])
+    saved.check_table("timeline")
     if schedule is None:
         raise BenchError(f"{saved.path} has no schedule, so what it was to deliver is not known")
     asked = schedule.column("intended_ns").to_numpy()

@@ -136,6 +136,7 @@ def service_curve(saved: SavedRun) -> ServiceCurve:
     levels = () if table is None else _levels(table)
     if not levels:
         raise BenchError(f"{saved.path} has no level with {LEAST_SAMPLES} answers, so it holds no service curve; measure it again")
+    saved.check_table("servers")
     timeline = saved.table("timeline", ("slots", "slots_busy", "slots_idle", "resident_bytes", "device_bytes"))
     kind, base, measured = _memory(timeline)
     slot, engine = _memory_line(base, measured)

@@ -163,6 +163,8 @@ _WORDS = {
 
 def short(value: Any) -> str:
     """A value of a JSON file as an error may quote it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
