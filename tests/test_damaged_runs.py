@@ -320,7 +320,7 @@ def test_whatever_a_value_becomes_there_is_a_page_or_one_sentence(whole: dict[st
                 finally:
                     changed = file.read_text()
                     file.write_text(before)
-                if draw.random() < 12 / (12 + pages):  # the more pages there were, the fewer are still made
+                if draw.random() < 5 / (5 + pages):  # the more pages there were, the fewer are still made
                     file.write_text(changed)
                     by_report(path)
                     file.write_text(before)
