@@ -63,7 +63,7 @@ def test_the_comparison_is_the_geometric_mean_over_spikes(summary: ExperimentSum
     assert (p99.units, p99.spikes_per_unit) == (6, 1)
     assert p99.ratio == pytest.approx(math.exp(sum(ratios) / 6))
     assert p99.distinguishable
-    assert comparison.resident_bytes == 100 * MS
+    assert (comparison.memory_kind, comparison.memory_bytes) == ("resident", 100 * MS)
 
 
 def test_attainment_tail_memory_recovery_and_readiness(summary: ExperimentSummary) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis.compare import compare_p99
-from bench.analysis.experiment import ArmComparison, summarize_arm
+from bench.analysis.experiment import ArmComparison, memory_difference, summarize_arm
 from bench.analysis.load_run import read_arm
 from bench.analysis.recovery import compare_recovery
 from bench.analysis.subject import ArmFiles, Subject, open_subject, schedule_hash
@@ -71,13 +71,15 @@ def _compare(first: ArmFiles, second: ArmFiles, one: Subject, two: Subject) -> A
             p99 = compare_p99(a.requests, b.requests)
         except BenchError as error:
             reason = str(error)
+    kind, memory_bytes = memory_difference(ours, theirs)
     return ArmComparison(
         first=f"{first.name} of {one.path.name}",
         second=f"{second.name} of {two.path.name}",
         p99=p99,
         reason=reason,
         recovery=compare_recovery(ours.recovery, theirs.recovery) if ours.recovery and theirs.recovery else None,
-        resident_bytes=theirs.resident.median - ours.resident.median if ours.resident and theirs.resident else None,
+        memory_kind=kind,
+        memory_bytes=memory_bytes,
         per_slot=None,
     )
 

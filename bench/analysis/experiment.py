@@ -78,7 +78,19 @@ class ArmSummary:
 
     @property
     def resident(self) -> Memory | None:
-        return next((one for one in self.memory if one.kind == "resident"), None)
+        return self._memory_of("resident")
+
+    @property
+    def device_memory(self) -> Memory | None:
+        return self._memory_of("device")
+
+    @property
+    def held(self) -> Memory | None:
+        """The memory that decides how many fit: the device's where there is one, else the process's."""
+        return self.device_memory or self.resident
+
+    def _memory_of(self, kind: str) -> Memory | None:
+        return next((one for one in self.memory if one.kind == kind), None)
 
     @property
     def backlog_slope_per_s(self) -> float | None:
@@ -100,16 +112,18 @@ class FirstContact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmComparison:
-    """`second` against `first`. p99: of the response time over spikes; None with the `reason`. resident_bytes: the
-    difference of the medians; per_slot: that by slot, where the arms differ in nothing but their number, or by copy of
-    the engine, where one arm has one engine for all slots and the other one each."""
+    """`second` against `first`. p99: of the response time over spikes; None with the `reason`. memory_bytes: the
+    difference of the medians of the memory that both hold, of the kind memory_kind; per_slot: that by slot, where the
+    arms differ in nothing but their number, or by copy of the engine, where one arm has one engine for all slots and
+    the other one each."""
 
     first: str
     second: str
     p99: P99Comparison | None
     reason: str | None
     recovery: RecoveryComparison | None
-    resident_bytes: float | None
+    memory_kind: str | None
+    memory_bytes: float | None
     per_slot: PerSlot | None
 
 
@@ -313,7 +327,8 @@ def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.Data
             p99 = compare_p99(spikes[first.name], spikes[second.name])
         except BenchError as error:
             reason = str(error)
-    one, two = first.resident, second.resident
+    one, two = first.held, second.held
+    kind, memory_bytes = memory_difference(first, second)
     setups = {files.name: files.setup for files in subject.arms}
     return ArmComparison(
         first=first.name,
@@ -321,9 +336,18 @@ def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.Data
         p99=p99,
         reason=reason,
         recovery=compare_recovery(first.recovery, second.recovery) if first.recovery and second.recovery else None,
-        resident_bytes=two.median - one.median if one and two else None,
+        memory_kind=kind,
+        memory_bytes=memory_bytes,
         per_slot=_per_slot_against(setups[first.name], one, setups[second.name], two) if one and two else None,
     )
+
+
+def memory_difference(first: ArmSummary, second: ArmSummary) -> tuple[str | None, float | None]:
+    """Which kind of memory both hold, and how many bytes more of it the second does (median)."""
+    one, two = first.held, second.held
+    if one is None or two is None or one.kind != two.kind:
+        return None, None
+    return one.kind, two.median - one.median
 
 
 def _per_slot_against(first: Mapping[str, Any], one: Memory, second: Mapping[str, Any], two: Memory) -> PerSlot | None:

@@ -32,8 +32,9 @@ class LoadsBeside:
     took_ns: median of a load. arrivals: due during a load, in both arms; alone_p99_ns and during_p99_ns: of their
     correct answers, None with fewer than 100. p99: of those arrivals, paired by load, neighbours put together where one
     load has too few; None with the `reason`. extra_ns: by how much the same arrival took longer, mean, with its
-    interval over loads (None below five). held_bytes and peak_bytes: resident memory beyond what there was just before
-    the first load of each server, afterwards and at most while loading; medians over servers, None without a timeline."""
+    interval over loads (None below five). held_bytes and peak_bytes: memory (the device's where that is known, else resident:
+    memory_kind) beyond what there was just before the first load of each server, afterwards and at most while loading;
+    medians over servers, None without a timeline."""
 
     arm: str
     alone: str
@@ -49,6 +50,7 @@ class LoadsBeside:
     reason: str | None
     extra_ns: float | None
     extra_interval: Interval | None
+    memory_kind: str | None
     held_bytes: float | None
     peak_bytes: float | None
 
@@ -104,8 +106,9 @@ def loads_beside(files: ArmFiles, alone: str, without: pd.DataFrame, with_load: 
         reason=reason,
         extra_ns=float(extra.mean()) if len(extra) else None,
         extra_interval=clustered_interval(extra, clusters) if len(extra) else None,
-        held_bytes=median([held for held, _ in memory]) if memory else None,
-        peak_bytes=median([peak for _, peak in memory]) if memory else None,
+        memory_kind=memory[0][0] if memory else None,
+        held_bytes=median([held for _, held, _ in memory]) if memory else None,
+        peak_bytes=median([peak for _, _, peak in memory]) if memory else None,
     )
 
 
@@ -113,23 +116,25 @@ def _loads(run: SavedRun) -> list[dict[str, Any]]:
     return list(run.run.get("loads") or ())
 
 
-def _memory_of_first(run: SavedRun) -> tuple[float, float] | None:
-    """(held, peak) of the first load of the run's server. Later ones may get pages that the allocator has kept."""
-    timeline = run.table("timeline", ["t_ns", "resident_bytes"])
+def _memory_of_first(run: SavedRun) -> tuple[str, float, float] | None:
+    """(kind, held, peak) of the first load of the run's server. Later ones may get pages that the allocator has kept."""
+    timeline = run.table("timeline", ["t_ns", "resident_bytes", "device_bytes"])
     load = next((load for load in _loads(run) if load["error"] is None), None)
     if timeline is None or load is None:
         return None
-    before = _sizes(timeline, load["began_ns"] - 500_000_000, load["began_ns"])
-    loading = _sizes(timeline, load["began_ns"], load["ended_ns"])
-    held = _sizes(timeline, load["ended_ns"], load["unloaded_ns"] or load["ended_ns"] + 500_000_000)
+    kind = "device" if timeline.column("device_bytes").null_count < len(timeline) else "resident"
+    sizes = timeline.select(["t_ns", f"{kind}_bytes"]).rename_columns(["t_ns", "bytes"])
+    before = _sizes(sizes, load["began_ns"] - 500_000_000, load["began_ns"])
+    loading = _sizes(sizes, load["began_ns"], load["ended_ns"])
+    held = _sizes(sizes, load["ended_ns"], load["unloaded_ns"] or load["ended_ns"] + 500_000_000)
     if not len(before) or not len(held):
         return None
     start = median(before)
-    return median(held) - start, float(max(*loading, *held)) - start
+    return kind, median(held) - start, float(max(*loading, *held)) - start
 
 
 def _sizes(timeline: pa.Table, from_ns: int, to_ns: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     t_ns = timeline.column("t_ns")
     chosen = timeline.filter(pc.and_(pc.greater_equal(t_ns, from_ns), pc.less(t_ns, to_ns)))
-    sizes: np.ndarray[tuple[int], np.dtype[np.float64]] = chosen.column("resident_bytes").drop_null().cast("float64").to_numpy()
+    sizes: np.ndarray[tuple[int], np.dtype[np.float64]] = chosen.column("bytes").drop_null().cast("float64").to_numpy()
     return sizes

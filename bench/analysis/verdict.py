@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.units import format_duration, format_size
+from bench.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from bench.analysis.compare import P99Comparison
@@ -83,14 +83,15 @@ def _against(comparison: ArmComparison, summary: ExperimentSummary, with_tail: b
         sees = f"; this run would have seen {p99.smallest_ratio:.3g}x" if p99.smallest_ratio is not None else ""
         return f"{typical}: not distinguishable ({interval}{sees}{needed})"
     memory = ""
-    if comparison.resident_bytes is not None:
-        more = "more" if comparison.resident_bytes >= 0 else "less"
-        memory = f"; {second.name} holds {format_size(abs(comparison.resident_bytes))} {more} memory"
+    if comparison.memory_bytes is not None:
+        more = "more" if comparison.memory_bytes >= 0 else "less"
+        memory = f"; {second.name} holds {format_size(abs(comparison.memory_bytes))} {more} {comparison.memory_kind} memory"
     if p99.ratio < 1:  # a reader takes "20 times lower" in at once, and "0.05x" not
         low, high = 1 / p99.ratio_interval.high, 1 / p99.ratio_interval.low
-        times = f"{1 / p99.ratio:.3g} times lower (95 % interval {low:.3g} to {high:.3g} times, {spikes} spikes)"
+        ends = f"{format_count(low)} to {format_count(high)} times"
+        times = f"{format_count(1 / p99.ratio)} times lower (95 % interval {ends}, {spikes} spikes)"
     else:
-        times = f"{p99.ratio:.3g} times higher ({interval})"
+        times = f"{format_count(p99.ratio)} times higher ({interval})"
     return f"{typical}, {times}{_slo_words(first, second, summary)}{_tail_words(first, named=True) if with_tail else ''}{memory}"
 
 

@@ -45,9 +45,9 @@ def describe_comparison(comparison: ArmComparison) -> str:
 def _memory_difference(comparison: ArmComparison) -> str:
     """What it costs; known also where nothing is said of the P99."""
     line = ""
-    if comparison.resident_bytes is not None:
-        more = "more" if comparison.resident_bytes >= 0 else "less"
-        line += f"; {format_size(abs(comparison.resident_bytes))} {more} resident memory"
+    if comparison.memory_bytes is not None:
+        more = "more" if comparison.memory_bytes >= 0 else "less"
+        line += f"; {format_size(abs(comparison.memory_bytes))} {more} {comparison.memory_kind} memory"
     if comparison.per_slot is not None:
         what = "a copy of the engine" if comparison.per_slot.copies else "a slot"
         if comparison.per_slot.bytes is not None:
@@ -114,7 +114,7 @@ def describe_loads(one: LoadsBeside) -> str:
         sure = f"95 %: {_signed(ends.low)} to {_signed(ends.high)} over loads" if ends else "too few loads for an interval"
         line += f"; the same arrival takes {_signed(one.extra_ns)} in the mean ({sure})"
     if one.held_bytes is not None:
-        line += f"; the first load of a server leaves {_signed_size(one.held_bytes)} of resident memory"
+        line += f"; the first load of a server leaves {_signed_size(one.held_bytes)} of {one.memory_kind} memory"
     return line
 
 
@@ -158,8 +158,8 @@ def loads_table(summary: ExperimentSummary) -> Table:
         rows=tuple(rows),
         note=(
             "The arm's engine is loaded once more in its server, under a second name, as each spike begins. Arrivals due meanwhile, "
-            "against the same arrivals of the same schedule in the arm without loads; intervals over loads. Memory beyond what there was "
-            "just before the first load of each server."
+            "against the same arrivals of the same schedule in the arm without loads; intervals over loads. Memory (the device's where "
+            "it is known) beyond what there was just before the first load of each server."
         ),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bench.analysis.verdict import unstable_words
 from bench.report.colours import arm_colour
 from bench.report.notebook_blocks import KeyFigure
-from bench.units import format_duration, format_size
+from bench.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from bench.analysis.experiment import ArmComparison, ArmSummary, ExperimentSummary
@@ -99,8 +99,8 @@ def _between(comparison: ArmComparison, summary: ExperimentSummary) -> Iterator[
         if factor < 1:
             factor, ends = 1 / factor, (1 / ends[1], 1 / ends[0])
         yield (
-            f"**{better} is better in a spike**: the P99 with {worse} is {factor:.3g} times as long (95 % interval {ends[0]:.3g} to "
-            f"{ends[1]:.3g}, {spikes} spikes).{_price(summary, better, worse)}"
+            f"**{better} is better in a spike**: the P99 with {worse} is {format_count(factor)} times as long "
+            f"(95 % interval {format_count(ends[0])} to {format_count(ends[1])}, {spikes} spikes).{_price(summary, better, worse)}"
         )
         return
     more = f" About {p99.more_spikes:,} more spikes would tell." if p99.more_spikes else ""
@@ -112,13 +112,13 @@ def _between(comparison: ArmComparison, summary: ExperimentSummary) -> Iterator[
 
 def _price(summary: ExperimentSummary, one: str, other: str) -> str:
     """What `one` holds in memory beyond `other`."""
-    first, second = (next(arm for arm in summary.arms if arm.name == name).resident for name in (one, other))
-    if first is None or second is None:
+    first, second = (next(arm for arm in summary.arms if arm.name == name).held for name in (one, other))
+    if first is None or second is None or first.kind != second.kind:
         return ""
     sizes = f"{format_size(first.median)} against {format_size(second.median)}"
     if abs(first.median - second.median) < _SAME_MEMORY * second.median:
-        return f" It holds about the same memory ({sizes})."
-    return f" It holds {'more' if first.median > second.median else 'less'} memory: {sizes}."
+        return f" It holds about the same {first.kind} memory ({sizes})."
+    return f" It holds {'more' if first.median > second.median else 'less'} {first.kind} memory: {sizes}."
 
 
 def _tail_of(arm: ArmSummary) -> Iterator[str]:

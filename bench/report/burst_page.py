@@ -80,8 +80,10 @@ def arms_table(summary: ExperimentSummary) -> Table:
         (f"found a free slot within {format_duration(HAND_OVER_NS)}", lambda arm: _percent(arm.pool.hit_share)),
         ("wait for a slot, P99", lambda arm: format_duration(arm.pool.pool_wait_p99_ns)),
         ("waited for a load", lambda arm: _percent(arm.pool.loaded_share)),
+        ("device memory (median)", lambda arm: format_size(arm.device_memory.median) if arm.device_memory else "-"),
+        ("device memory (peak)", lambda arm: format_size(arm.device_memory.peak) if arm.device_memory else "-"),
         ("memory (resident, median)", lambda arm: format_size(arm.resident.median) if arm.resident else "-"),
-        ("memory (peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
+        ("memory (resident, peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
         ("memory of a slot", _memory_of_a_slot),
         ("server ready after", lambda arm: format_duration(arm.ready_ns)),
         ("arrivals", lambda arm: f"{arm.latency[0].arrivals:,}"),
@@ -334,11 +336,11 @@ def _recovery(arm: ArmSummary) -> str:
 
 
 def _memory_of_a_slot(arm: ArmSummary) -> str:
-    if arm.resident is None:
+    if arm.held is None:
         return "-"
-    if arm.resident.per_slot_reason is not None:
-        return f"not distinguishable ({arm.resident.per_slot_reason})"
-    return format_size(arm.resident.per_slot)
+    if arm.held.per_slot_reason is not None:
+        return f"not distinguishable ({arm.held.per_slot_reason})"
+    return format_size(arm.held.per_slot)
 
 
 def _percent(share: float | None, digits: int = 1) -> str:

@@ -126,8 +126,7 @@ def memory_table(summary: ExperimentSummary) -> Table:
 
 def held_bytes(arm: ArmSummary) -> float | None:
     """The memory that decides how many fit: the device's where there is one, else the process's; at its peak."""
-    device = _device(arm)
-    return device if device is not None else arm.resident.peak if arm.resident is not None else None
+    return arm.held.peak if arm.held is not None else None
 
 
 def spike_p99_ns(arm: ArmSummary) -> float | None:

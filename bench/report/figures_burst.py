@@ -253,9 +253,7 @@ def _memory(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Picture 
         title="Memory over time",
         data=svg_of(figure, _footer(summary)),
         alt=f"Memory of the server's process over time, for {', '.join(one.name for _, one, _ in shown)}.",
-        caption=(
-            f"Resident memory of the server's process in block {shown[0][1].block + 1}{_sampled(shown[0][1])}: what it costs to be ready."
-        ),
+        caption=(f"Memory of the server's process in block {shown[0][1].block + 1}{_sampled(shown[0][1])}: what it costs to be ready."),
     )
 
 
