@@ -52,7 +52,7 @@ _ROUND = Column(type="int32", least=0, most=10_000)
 _SCHEDULE: Mapping[str, Column] = {
     "seq": Column(least=0, most=MOST_WHOLE),
     "intended_ns": Column(least=0, most=MOST_WHOLE),
-    "spike": Column(type="int32", least=0, most=2**31 - 1, null=True),
+    "spike": Column(type="int32", least=-1, most=2**31 - 1, null=True),
     "phase": Column(type="labels"),
 }
 _TIMELINE: Mapping[str, Column] = {
@@ -265,13 +265,23 @@ def _answers(read: ReadColumn, others: Callable[[str], pa.Table | None], about: 
         yield "the column infer_ns has no inference that took any time"
 
 
-_Rows = Callable[[ReadColumn, Callable[[str], "pa.Table | None"], "bytes | None"], Iterator[str]]
-_ROWS: Mapping[tuple[str, str], _Rows] = {
-    ("load", "schedule"): _schedule,
-    ("plan", "schedule"): _schedule,
-    ("load", "requests"): _requests,
-    ("curve", "requests"): _answers,
-}
+def _trials(read: ReadColumn, others: Callable[[str], pa.Table | None], about: bytes | None) -> Iterator[str]:
+    """Of cold starts: each trial has one total, which its phases add up to."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    order, duration = _numbers(read("order")), _numbers(read("duration_ns"))
+    total, inside = (_numbers(pc.cast(values, "int8")) == 1 for values in (pc.equal(read("phase"), "total"), read("in_total")))
+    numbers, trial = np.unique(order, return_inverse=True)
+    totals = np.bincount(trial[total], minlength=len(numbers))
+    if (totals != 1).any():
+        yield f"the trial of order {numbers[totals != 1][0]} has {totals[totals != 1][0]} rows of the phase total, not 1"
+    whole_ns, sum_ns = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
+    np.add.at(whole_ns, trial[total], duration[total])
+    np.add.at(sum_ns, trial[inside], duration[inside])
+    wrong = (whole_ns <= 0) | (whole_ns != sum_ns)
+    if wrong.any():
+        yield f"the phases of the trial of order {numbers[wrong][0]} take {sum_ns[wrong][0]} ns, and its total {whole_ns[wrong][0]} ns"
 
 
 def _numbers(values: pa.ChunkedArray | None) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -288,3 +298,13 @@ def _arrow_type(name: str) -> pa.DataType:
 
     types: dict[str, Any] = {"text": pa.string(), "labels": pa.dictionary(pa.int8(), pa.string()), "bool": pa.bool_()}
     return types[name] if name in types else getattr(pa, name)()
+
+
+_Rows = Callable[[ReadColumn, Callable[[str], "pa.Table | None"], "bytes | None"], Iterator[str]]
+_ROWS: Mapping[tuple[str, str], _Rows] = {
+    ("load", "schedule"): _schedule,
+    ("plan", "schedule"): _schedule,
+    ("load", "requests"): _requests,
+    ("curve", "requests"): _answers,
+    ("coldstart", "cold_starts"): _trials,
+}

@@ -1,4 +1,4 @@
-"""Parquet files and Arrow streams, read and written through files that Python opens: pyarrow takes no name that is not UTF-8.
+"""Parquet files and Arrow streams, also in folders whose names are not UTF-8, which pyarrow does not take: Python opens those.
 
 Pages are written with their checksums, so that bytes that changed on the disk are told apart from what was measured.
 """
@@ -32,15 +32,32 @@ def write_parquet(table: pa.Table, path: Path) -> None:
         writer.write_table(table)
 
 
+def parquet_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The same as `read_parquet`, with the errors as they come: pyarrow.ArrowException, OSError, ValueError, OverflowError."""
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        plain = _is_utf8(path)
+        # A thread of pyarrow's that holds a Python file may outlive the interpreter, and would abort the process at its end.
+        with pq.ParquetFile(str(path) if plain else file, page_checksum_verification=True) as parquet:
+            present = None if columns is None else [name for name in columns if name in parquet.schema_arrow.names]
+            return parquet.read(present, use_threads=plain)
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """The table, or those of the `columns` that it has. Raises BenchError where it cannot be read."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with path.open("rb") as file, pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-            present = None if columns is None else [name for name in columns if name in parquet.schema_arrow.names]
-            return parquet.read(present)
+        return parquet_table(path, columns)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise unreadable(path, error) from None
 

@@ -191,6 +191,8 @@ def _check_plan(setup: Setup, order: Sequence[PlannedRun], experiment: Path) -> 
     parse_duration_ns(setup.deadline, f"{experiment / 'run.json'}: deadline")
     if plan_runs(setup.spikes, setup.arms, first_contact=setup.first_contact) != list(order):
         raise BenchError(f"{experiment / 'run.json'}: the order is not the one that its spikes, arms and seed give; {DAMAGED}")
+    if not (experiment / RUNS).is_dir():
+        raise BenchError(f"{experiment / RUNS} is no folder any more, so there is nothing to go on with; start a new experiment")
     for run in {run.block: run for run in order}.values():
         file = experiment / _SCHEDULES / f"{run.block:02d}.parquet"
         schedule = read_schedule(file)

@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bench.errors import BenchError
 from bench.load.profile import NO_SPIKE, PHASES
-from bench.tables import write_parquet
+from bench.tables import parquet_table, write_parquet
 
 SCHEMA_VERSION = 1
 METADATA_KEY = b"coldburst.schedule"
@@ -154,9 +153,8 @@ def read_schedule(path: Path) -> Schedule:
     if not path.is_file():
         raise BenchError(f"{path} is not a file: write a schedule with `bench schedule` or `bench trace`")
     try:
-        with path.open("rb") as content, pq.ParquetFile(content, page_checksum_verification=True) as file:
-            table = file.read()
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        table = parquet_table(path)
+    except (pa.ArrowException, OSError, ValueError, OverflowError):
         raise BenchError(f"{path} is not a readable Parquet file: write a schedule with `bench schedule` or `bench trace`") from None
     stored = (table.schema.metadata or {}).get(METADATA_KEY)
     if stored is None:
