@@ -25,6 +25,7 @@ performance: $(INSTALLED)  ## the timed bars: run it on a machine that does noth
 
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing coldburst and what it needs into $(VENV), which takes a minute or two ..."
 	$(BIN)/python -m pip install -qq --upgrade pip
 	$(BIN)/python -m pip install -qq --editable '.[dev]'
 	touch $@

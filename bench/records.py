@@ -219,7 +219,8 @@ class SavedRun:
     def check_kind(self, kind: str) -> None:
         """Raises BenchError where the run is of another kind."""
         if self.kind != kind:
-            raise BenchError(f"{self.path} is a {self.kind} run and no {kind} run: name one that {_LEFT_BY[kind]} left")
+            article = "an" if self.kind[:1] in "aeiou" else "a"
+            raise BenchError(f"{self.path} is {article} {self.kind} run and no {kind} run: name one that {_LEFT_BY[kind]} left")
 
     def table(self, name: str, columns: Sequence[str] | None = None, also: Sequence[str] = ()) -> pa.Table | None:
         """The table `name`, from Parquet or from the stream of a partial run; None where the run has none.

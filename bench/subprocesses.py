@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,8 +20,10 @@ from types import TracebackType
 import bench
 from bench.clock import now_ns
 from bench.errors import EXIT_WRONG_INPUT, BenchError
+from bench.units import format_duration
 
 STOP_TIMEOUT_S = 5.0
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception)\b")
 _SPEAKERS = ("probe: ", "reference_server: ", "locust: ")
 
 
@@ -86,7 +89,9 @@ class Child:
         while b"\n" not in self._buffer:
             left_s = (deadline_ns - now_ns()) / 1e9
             if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
-                raise BenchError(f"process {self.pid} said nothing for {timeout_s:g} s and was stopped; a longer time: --timeout")
+                raise BenchError(
+                    f"process {self.pid} said nothing for {format_duration(timeout_s * 1e9)} and was stopped; a longer time: --timeout"
+                )
             arrived = os.read(descriptor, 1 << 16)
             self._buffer_ns = now_ns()
             if not arrived:
@@ -103,7 +108,7 @@ class Child:
         while True:
             left_s = (deadline_ns - now_ns()) / 1e9
             if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
-                raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped; a longer time: --timeout")
+                raise BenchError(f"process {self.pid} did not end within {format_duration(timeout_s * 1e9)} and was stopped")
             arrived = os.read(descriptor, 1 << 16)
             if not arrived:
                 rest, self._buffer = self._buffer, b""
@@ -122,9 +127,11 @@ class Child:
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
-        words = lines[-1] if lines else ""
-        if code == EXIT_WRONG_INPUT:  # a sentence made for the user, which Locust's tables may follow
-            words = next((line for line in reversed(lines) if line.startswith(_SPEAKERS)), words)
+        # Locust's tables may follow: what was said to the user or raised comes before whatever stands last.
+        last = [*lines[-1:], ""][0]
+        spoken = next((line for line in reversed(lines) if line.startswith(_SPEAKERS)), None)
+        raised = next((line for line in reversed(lines) if _RAISED.match(line)), None)
+        words = (spoken or last) if code == EXIT_WRONG_INPUT else (raised or spoken or last)
         for speaker in _SPEAKERS:
             words = words.removeprefix(speaker)
         # Anything else is a crash, and says so.
@@ -138,7 +145,7 @@ class Child:
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise BenchError(f"process {self.pid} did not end within {timeout_s:g} s and was stopped") from None
+            raise BenchError(f"process {self.pid} did not end within {format_duration(timeout_s * 1e9)} and was stopped") from None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Ask it to end (SIGTERM), and after `timeout_s` make it end."""

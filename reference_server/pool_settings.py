@@ -12,6 +12,7 @@ from reference_server.runtimes import usable_cores
 
 Mode = Literal["cold-load", "lazy", "warm-pool", "elastic"]
 Sharing = Literal["engine", "copy"]
+MOST_SLOTS = 1024  # each has a thread, and many more than a device can run at once help nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +39,12 @@ class PoolSettings:
             raise BenchError(f"--mode {self.mode!r} is not one of {', '.join(get_args(Mode))}")
         if self.sharing not in get_args(Sharing):
             raise BenchError(f"--sharing {self.sharing!r} is not one of {', '.join(get_args(Sharing))}")
-        if self.size < 1:
-            raise BenchError(f"--pool-size is {self.size}, it must be at least 1")
+        if not 1 <= self.size <= MOST_SLOTS:
+            raise BenchError(f"--pool-size is {self.size}, it must be at least 1 and at most {MOST_SLOTS:,}")
         if not 0 <= self.min <= self.max or self.max < 1:
             raise BenchError(f"an elastic pool has 0 <= --min <= --max and --max >= 1, not --min {self.min} and --max {self.max}")
+        if self.max > MOST_SLOTS:
+            raise BenchError(f"--max is {self.max}, it must be at most {MOST_SLOTS:,}")
         if self.queue_limit is not None and self.queue_limit < 0:
             raise BenchError(f"--queue-limit is {self.queue_limit}, it must be at least 0")
         if self.acquire_timeout_ns is not None and self.acquire_timeout_ns <= 0:

@@ -49,7 +49,8 @@ def measured(slots: int = 8, **changes: Any) -> Measured:
         "starts": starts(),
         "sources": {"curve": "here"},
     }
-    return Measured(**{**given, **changes})
+    own = {**given, **changes}
+    return Measured(**{"busy": tuple(range(1, len(own["levels"]) + 1)), **own})
 
 
 def starts(*, cold_load_ms: int = 200, load_ms: int = 180, slot_ms: int = 20, ready_ms: int = 1000) -> Starts:
@@ -106,9 +107,9 @@ def curve_run(folder: Path, slots: int = 8, answers: int = 120) -> Path:
     return folder
 
 
-def cold_run(folder: Path) -> Path:
+def cold_run(folder: Path, **given: Any) -> Path:
     """A run of `bench coldstart` of the same engine."""
-    return cold_start_run(folder)
+    return cold_start_run(folder, **given)
 
 
 def load_run(

@@ -9,7 +9,8 @@ import pytest
 
 from bench.cli import main
 from bench.errors import BenchError
-from bench.experiment.arms import parse_arms
+from bench.experiment.arms import MOST_SLOTS, parse_arms
+from reference_server import pool_settings
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,8 @@ from bench.experiment.arms import parse_arms
     [
         ("warm-pool:pool=0", "pool is 0, and must be at least 1"),
         ("warm-pool:pool=²", "not a whole number"),
+        ("warm-pool:pool=99999999999", "pool is 99999999999, and must be at most 1,024"),
+        ("elastic:max=" + "9" * 5000, "max is 9+, and must be at most 1,024"),
         ("elastic:max=0", "max is 0"),
         ("elastic:min=5,max=2", "min is above max"),
         ("warm-pool:sharing=some", "not one of engine, copy"),
@@ -28,6 +31,14 @@ from bench.experiment.arms import parse_arms
 def test_an_arm_that_cannot_be_served_is_refused(text: str, says: str) -> None:
     with pytest.raises(BenchError, match=says):
         parse_arms(text)
+
+
+def test_what_an_arm_may_have_is_what_the_server_takes() -> None:
+    assert MOST_SLOTS == pool_settings.MOST_SLOTS
+    pool_settings.PoolSettings(size=MOST_SLOTS)
+    for wrong in ({"size": MOST_SLOTS + 1}, {"mode": "elastic", "max": MOST_SLOTS + 1}):
+        with pytest.raises(BenchError, match="at most 1,024"):
+            pool_settings.PoolSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_arms_that_can() -> None:

@@ -24,6 +24,7 @@ from bench.errors import EXIT_FINE, EXIT_INTERRUPTED, EXIT_INVALID_RUN, EXIT_WRO
 from bench.experiment.arms import parse_targets
 from bench.server_process import ServerProcess
 from tests.conftest import BenchCommand, SyntheticFactory
+from tests.experiments import cold_and_warm, write_experiment
 from tests.plain_proxy import PlainProxy
 from tests.small_server import SmallServer
 
@@ -95,7 +96,7 @@ def test_killed_stopped_and_resumed(tmp_path: Path, bench_environment: dict[str,
     (folder,) = results.glob("*.partial")
     second = bench_command("burst", "tiny", *FLAGS)
     assert second.returncode == EXIT_WRONG_INPUT
-    assert f"another bench burst or bench curve is running (process {process.pid})" in second.stderr
+    assert f"another bench burst, curve or demo is running (process {process.pid})" in second.stderr
     assert end(process, signal.SIGKILL) == -signal.SIGKILL
 
     half = summarize(open_subject(folder))
@@ -189,6 +190,38 @@ def test_a_full_disk_loses_no_run(bench_command: BenchCommand, tmp_path: Path, t
     assert bench_command("report", folder, "-o", "report.html").returncode == EXIT_FINE
 
 
+def test_an_engine_that_cannot_be_loaded_is_refused_before_anything_is_made(
+    bench_command: BenchCommand, tmp_path: Path, tiny_engine: Path
+) -> None:
+    """A lazy server would start with it, and answer nothing."""
+    engine = shutil.copytree(tiny_engine, tmp_path / "engine")
+    with (engine / "model.onnx").open("ab") as file:
+        file.write(b"x")
+    load = ("--spikes", "1", "--blocks", "1", "--base", "5", "--peak", "20", "--hold", "300ms", "--rest", "300ms")
+    done = bench_command("burst", engine, "--arms", "lazy", *load, "--results", "r")
+    assert done.returncode == EXIT_WRONG_INPUT and "build the engine again" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not list((tmp_path / "r").iterdir())
+
+
+def test_resume_of_what_cannot_go_on_is_refused(tmp_path: Path, bench_command: BenchCommand) -> None:
+    arms = ({"name": "a", "mode": "target", "options": {"url": "http://127.0.0.1:9"}, "settings": {}, "alone": None},)
+    path = write_experiment(tmp_path / "e.partial", cold_and_warm, arms=arms, leave_out=["01-a"])
+    record = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**record, "engine_dir": None, "model": "m", "shape": None}))
+    done = bench_command("burst", "--resume", path)
+    assert done.returncode == EXIT_WRONG_INPUT and done.stderr.count("\n") == 1, done.stderr
+    assert "01.parquet is gone, so block 2 cannot be run any more" in done.stderr
+
+
+def test_a_target_that_cannot_be_asked_leaves_no_folder(tmp_path: Path, bench_command: BenchCommand) -> None:
+    """Its first run shows that: nothing was measured, and going on would end there again."""
+    with SmallServer() as one:
+        targets = ("--target", f"one={one.url}", "--name", "m", "--shape", "nosuch=7x7")
+        done = bench_command("burst", *targets, "--base", "5", "--peak", "20", "--spikes", "1", "--blocks", "1", "--results", "r")
+    assert done.returncode == EXIT_WRONG_INPUT and "--shape" in done.stderr and "--resume" not in done.stderr, done.stderr
+    assert not list((tmp_path / "r").iterdir())
+
+
 def test_servers_that_are_already_there(tmp_path: Path, bench_command: BenchCommand) -> None:
     """Two servers that tell nothing of their parts: what can be known is told, the rest is said not to be known."""
     load = ("--spikes", "1", "--blocks", "1", "--base", "40", "--peak", "300", "--hold", "400ms", "--rest", "400ms")
@@ -204,6 +237,7 @@ def test_servers_that_are_already_there(tmp_path: Path, bench_command: BenchComm
     assert all(arm["pool"]["known"] == 0 and arm["memory"] == [] and arm["ready_ns"] is None for arm in arms)
     assert {part["name"]: part["mean_ns"] for part in arms[0]["tail"]["parts"]}["pool"] is None
     assert found["device"] is None and any("was not started here" in caveat for caveat in found["caveats"])
+    assert not found["values_known"] and "correctly" not in found["sentence"]
     assert (Path(found["run"]) / "report.html").exists()
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from plan_runs import cold_run, curve_run, load_runs
+from plan_runs import cold_run, curve_run, load_run, load_runs
 from shared_traces import shared_traces
 
 from bench.capacity.saved_plan import read_plan
@@ -102,7 +104,9 @@ def test_a_plan_is_validated_and_both_become_pages(plan: Path, tmp_path: Path, c
     capsys.readouterr()
     assert run("validate", plan, *runs, "--seeds", 5, "--results", tmp_path / "out") == 0
     said = capsys.readouterr().out
-    assert said.startswith("In 3 cases (9 runs) the predicted P99 is off by ") and "right in 1 of 1 loads" in said.replace("\n", " ")
+    assert said.startswith(
+        "In 3 cases (9 runs) the predicted P99 is off by "
+    ) and "right in 1 of 1 load (rules of thumb, of the same loads: " in said.replace("\n", " ")
     (folder,) = (tmp_path / "out").iterdir()
     found = read_validation(folder)
     assert len(found.validation.cases) == 3 and found.plan == read_plan(plan).plan
@@ -111,8 +115,63 @@ def test_a_plan_is_validated_and_both_become_pages(plan: Path, tmp_path: Path, c
     write_notebook(folder, tmp_path / "capacity.html")
     page = (tmp_path / "capacity.html").read_text()
     assert page.count("<img ") == page.count('alt="') == 4  # service, validation, frontier, sensitivity
-    for part in ("Take warm-pool, ", "Start warm-pool, ", "was off by", "right for 1 of 1 loads", "Only a burst experiment"):
+    for part in ("Take warm-pool, ", "Start warm-pool, ", "was off by", "right for 1 of 1 load.", "Why this one", "Valid: the run"):
         assert part in page
+    for absent in ("Only a burst experiment", "Can the measured arms carry the load", "How long a spike hurts"):
+        assert absent not in page
+
+
+def test_a_measurement_that_refutes_the_plan_comes_first_and_takes_it_back(
+    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that is set as planned and does what one slot can do; and a larger one that does what it should."""
+    slots = read_plan(plan).plan.answer.candidate.slots  # type: ignore[union-attr]
+    runs = [load_run(tmp_path / f"a{seed}", LOAD, seed=seed, slots=1, options={"pool": str(slots)}) for seed in (21, 22, 23)]
+    runs += load_runs(tmp_path / "larger", LOAD, (slots + 2,), seeds=(21, 22, 23))
+    capsys.readouterr()
+    assert run("validate", plan, *runs, "--seeds", 5, "--results", tmp_path / "out") == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert said.startswith(f"The plan is refuted: its answer, warm-pool {slots}, was predicted to have a P99 of ")
+    (folder,) = (tmp_path / "out").iterdir()
+    assert run("validate", plan, *runs, "--seeds", 2, "--results", tmp_path / "again", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["refuted"].startswith("The plan is refuted: ")
+    assert "PLAN REFUTED" in (folder / "report.html").read_text()
+    write_notebook(folder, tmp_path / "capacity.html")
+    page = (tmp_path / "capacity.html").read_text()
+    assert "Valid: the run" not in page and "<strong>Take" not in page and "Start warm-pool" not in page
+    first, withdrawn, decided = (
+        page.index(part) for part in ("Refuted: do not size by this plan", "Withdrawn; before", "Do not start warm")
+    )
+    assert first < withdrawn < decided
+    assert f"hold under the same load</strong>: warm-pool {slots + 2}: " in page
+
+
+def test_runs_that_are_not_valid_are_not_planned_with(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = cold_run(tmp_path / "bad", unattributed=400)
+    given = ("plan", "--curve", curve, "--coldstart", bad, "--arrivals", LOAD, "--slo", "p99=60ms", "--seeds", 1, "--no-sensitivity")
+    capsys.readouterr()
+    assert run(*given, "--results", tmp_path / "out") == 2
+    err = capsys.readouterr().err
+    assert (
+        err.startswith("bench: the cold-start run is not valid: ") and "--anyway plans with it" in err and not list(tmp_path.glob("out/*"))
+    )
+    assert run(*given, "--results", tmp_path / "out", "--anyway") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Not valid: the cold-start run is not valid") and "INVALID  the cold-start run" in out
+
+
+def test_a_full_disk_names_the_file_and_leaves_nothing(
+    curve: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bench.capacity.measured.pq.write_table", full)
+    capsys.readouterr()
+    given = ("--arrivals", LOAD, "--slo", "p99=60ms", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity")
+    assert run("plan", "--curve", curve, *given, "--results", tmp_path / "out") == 2
+    err = capsys.readouterr().err
+    assert "measured.parquet" in err and "No space left" in err and not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -188,6 +247,15 @@ NONSENSE = {
     "an slo of 0": (["--arrivals", LOAD, "--slo", "p99=0s"], "leaves no time at all"),
     "an slo below the service time": (["--arrivals", LOAD, "--slo", "p99=5ms"], "half of the requests take longer"),
     "too little memory": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory", "100MB"], "one slot of known"),
+    "nothing of a memory": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory", "0GiB"], "leaves nothing behind the reserve of 10%"),
+    "a mode of nothing": (["--arrivals", LOAD, "--slo", "p99=1s", "--modes", ","], "names no way to serve"),
+    "a trace of no format": (["--trace", "/etc/passwd", "--slo", "p99=1s"], "give that with --schedule"),
+    "a long queue": (["--arrivals", LOAD, "--slo", "p99=1s", "--queue-limit", "9" * 23], "--queue-limit is"),
+    "many replicas": (["--arrivals", LOAD, "--slo", "p99=1s", "--max-replicas", "9" * 20], "at most 10,000"),
+    "a long seed": (["--arrivals", LOAD, "--slo", "p99=1s", "--seed", "9" * 23], "--seed is"),
+    "many seeds": (["--arrivals", LOAD, "--slo", "p99=1s", "--seeds", "9" * 20], "at most 1,000"),
+    "a high price": (["--arrivals", LOAD, "--slo", "p99=1s", "--price", "1e308/h"], "the highest price that is taken"),
+    "another memory": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory-by", "most"], "is neither peak nor mean"),
     "no memory": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory", "much"], "is not a size"),
     "all of it reserved": (["--arrivals", LOAD, "--slo", "p99=1s", "--memory", "1GB", "--reserve", "100%"], "is not a share below 1"),
     "a negative price": (["--arrivals", LOAD, "--slo", "p99=1s", "--price", "-2/h"], "is below 0"),

@@ -14,6 +14,7 @@ from scipy import stats
 from spike_simulation import MODELS, compare, experiments, naive_interval, truth
 
 from bench.analysis.compare import SpikePairs, compare_p99, compare_pairs, pair_spikes, spikes_needed
+from bench.analysis.verdict import too_few_words
 from bench.errors import BenchError
 
 
@@ -57,7 +58,9 @@ def test_small_spikes_are_put_together() -> None:
     # 40 answers a spike: three neighbours have 120, enough; the seventh joins the last three.
     table = requests(intended=range(280), response=range(1, 281), spike=np.repeat(np.r_[0:7], 40))
     found = pair_spikes(table, table)
-    assert found.spikes_per_unit == 3
+    assert (found.spikes_per_unit, found.remainder, found.spikes) == (3, 1, 7)
+    said = too_few_words(compare_pairs(found))
+    assert said.startswith("7 spikes make 2 groups with enough answers") and said.endswith("5 groups are needed, 15 such spikes")
     assert found.first_ns.tolist() == [119, 279]  # rank 119 of 120; rank 159 of the 160 from 121 on
     with pytest.raises(BenchError, match="too few for a P99"):
         pair_spikes(table.iloc[:99], table.iloc[:99])
@@ -157,6 +160,7 @@ def test_few_spikes_have_no_interval() -> None:
     found = compare_pairs(pairs([1, 2, 3, 4], [2, 3, 4, 5]))
     assert (found.ratio_interval, found.difference_interval, found.smallest_ratio, found.distinguishable) == (None, None, None, False)
     assert found.ratio == pytest.approx((120 / 24) ** 0.25)
+    assert too_few_words(found) == "4 spikes, too few for an interval: 5 are needed"
 
 
 def test_times_that_cannot_be() -> None:

@@ -115,8 +115,9 @@ def test_it_is_reported(measured: Path, bench_command: BenchCommand) -> None:
 
 def test_a_real_engine_is_measured(tiny_engine: Path, bench_command: BenchCommand, tmp_path: Path) -> None:
     done = bench_command("curve", tiny_engine, "--slots", "1..2", "--duration", "200ms", "--rounds", "1", "--sharing", "copy", "--force")
-    assert done.returncode == 0, done.stderr
-    assert "requests/s" in done.stdout and "each slot with its own engine" in done.stdout
+    # Whether HTTP leaves so quick an engine idle for most of the time is the machine's business; that it is said then is not.
+    assert done.returncode == (3 if "INVALID  slots stood idle" in done.stdout else 0), done.stderr
+    assert "each slot with its own engine" in done.stdout
     run = next((tmp_path / "results").iterdir())
     curve = read_service_curve(run)
     assert [level.busy for level in curve.levels] == [1, 2] and curve.sharing == "copy"
@@ -283,6 +284,11 @@ def test_the_sentence_says_whether_slots_are_independent_servers() -> None:
 def test_slots_that_were_not_kept_busy_are_told_of() -> None:
     idle = summarize(curve_of(level(1, 100, 10), level(4, 200, 10)))
     assert any("slots were idle between requests at 1 of 2 levels (at 4, 2 were busy" in caveat for caveat in idle.caveats)
+    assert idle.valid and idle.independent is None and "whether they slow each other down when all are busy is not known" in idle.sentence
+    slower = summarize(curve_of(level(1, 100, 10), level(4, 160, 15)))  # idle, and slower all the same
+    assert slower.independent is False and "not independent servers" in slower.sentence
+    mostly = summarize(curve_of(level(1, 100, 10), level(4, 150, 10)))
+    assert not mostly.valid and "slots stood idle for most of the time at 1 of 2 levels (at 4, 1.5 were busy" in mostly.invalid[0]
     missing = summarize(curve_of(level(1, 100, 10)), planned=3)
     assert any("2 of 3 levels are missing" in caveat for caveat in missing.caveats)
 

@@ -11,6 +11,7 @@ import pytest
 from bench.analysis.experiment import ExperimentSummary, summarize
 from bench.analysis.subject import open_subject
 from bench.errors import BenchError
+from bench.report.burst_page import arms_table
 from tests.experiments import MS, S, arrivals, cold_and_warm, write_experiment
 
 
@@ -109,7 +110,8 @@ def test_missing_runs_are_said(tmp_path: Path) -> None:
     found = summarize(open_subject(path))
     assert (found.partial, found.missing_runs) == (True, 1)
     assert any("warm-pool: 1 of 2 runs are missing" in caveat for caveat in found.caveats)
-    assert "1 run is missing" in found.sentence
+    assert found.sentence.startswith("Not finished, so not valid yet: 1 run is missing. ")
+    assert not found.valid and not found.invalid and found.to_json()["valid"] is False  # as `bench check` has it
     assert found.comparisons[0].p99 is not None and found.comparisons[0].p99.units == 3
 
 
@@ -142,6 +144,39 @@ def test_an_arm_that_cannot_hold_its_base_has_no_ratio(tmp_path: Path) -> None:
     assert found.comparisons[0].p99 is None
     assert "cold-load is unstable: P99 grows with the length of the run" in found.sentence
     assert cold.backlog_slope_per_s is not None and cold.backlog_slope_per_s > 20
+    ends = cold.backlog_slope_interval
+    assert ends is not None and 0 < ends.low <= cold.backlog_slope_per_s <= ends.high
+    assert (
+        f"its backlog grows in 2 of 2 runs, by {cold.backlog_slope_per_s:.3g} requests each second (95 %: {ends.low:.3g} to "
+        in found.sentence
+    )
+
+
+def test_an_arm_that_may_not_hold_its_base_is_not_called_unstable(tmp_path: Path) -> None:
+    """The backlog grows in one of two runs, and in the other it does not: the interval holds 0."""
+    served: dict[int, int] = {}
+
+    def growing(arm: str, block: int, spike: int | None, position: int) -> tuple[int, dict[str, int]]:
+        if arm != "cold-load" or block == 0:
+            return 2 * MS, {}
+        number = served[block] = served.get(block, -1) + 1
+        return (number + 1) * 40 * MS - arrivals(3)[number][0], {}
+
+    found = summarize(open_subject(write_experiment(tmp_path / "e", growing)))
+    cold = found.arms[0]
+    assert cold.growing_runs == 1 and cold.doubtful and not cold.unstable
+    assert "unstable" not in found.sentence and found.comparisons[0].p99 is not None
+    assert any("cold-load may not hold the base rate: its backlog grows in 1 of 2 runs" in caveat for caveat in found.caveats)
+
+
+def test_an_arm_that_answered_nothing_is_not_valid(tmp_path: Path) -> None:
+    """However well it was loaded; and a P99 that grows is not what is said of it."""
+    status = lambda arm, block, seq: "error" if arm == "cold-load" else "ok"  # noqa: E731
+    found = summarize(open_subject(write_experiment(tmp_path / "e", cold_and_warm, status=status)))
+    assert not found.valid and all(
+        reason.startswith(("runs/00-cold-load: none of ", "runs/01-cold-load: none of ")) for reason in found.invalid
+    )
+    assert "was answered correctly" in found.sentence and "unstable" not in arms_table(found).rows[0]
 
 
 def test_one_invalid_run_stands_before_every_number(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ import gevent
 import pytest
 
 from bench.clock import now_ns
-from scenarios.openloop.connections import Connection, Pool
+from scenarios.openloop.connections import Connection, Pool, shared_out
 from scenarios.openloop.payload import Payload
-from scenarios.openloop.run import shared_out
 
 
 class Heard:

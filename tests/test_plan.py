@@ -18,17 +18,18 @@ from bench.capacity.goal import parse_goal
 from bench.capacity.limits import COMPUTE, MEMORY, START
 from bench.capacity.measured import HeldMemory, fit, read_measured, write_measured
 from bench.capacity.offered import Offered, of_process, of_schedule, with_cv, with_length, with_peak, with_rate
-from bench.capacity.plan import Plan, make_plan
+from bench.capacity.plan import MEAN, Plan, make_plan, why_chosen
 from bench.capacity.predict import further_run, predict, replica_bytes, simulate_one
 from bench.capacity.rules_of_thumb import erlang_c, erlang_c_slots, rules_of_thumb
 from bench.capacity.search import Bounds
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
-from bench.capacity.service import read_service_curve
+from bench.capacity.service import ServiceCurve, read_service_curve
 from bench.capacity.starts import no_starts
 from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
-from bench.report.figures_plan import pareto
-from bench.report.plan_page import statements
+from bench.report.figures_plan import pareto, service
+from bench.report.plan_decisions import decisions
+from bench.report.plan_page import curve_table, plan_page, statements
 
 SEEDS = (1, 2, 3)
 BURST = "train:base=10,peak=120,hold=2s,rest=4s,spikes=4"
@@ -119,12 +120,30 @@ def test_start_time_limits_a_cold_load_whose_loads_take_longer_than_the_slo() ->
     assert len(made.tried) == 1  # it is not simulated with every number of places: none could help
 
 
-def test_cold_load_is_taken_where_it_is_enough_and_holds_less() -> None:
-    """One request in ten seconds, and a second to answer it: nothing need be held."""
-    made = plan("p99=1s", "constant:rate=0.1,duration=600s", families=(WARM, COLD))
+def test_what_holds_less_in_the_mean_is_taken_only_where_that_is_asked_for() -> None:
+    """One request in ten seconds, and a second to answer it: nothing need be held in between, which helps nobody by itself."""
+    text = "constant:rate=0.1,duration=600s"
+    warm = plan("p99=1s", text, families=(WARM, COLD))
+    assert warm.answer is not None and warm.answer.candidate.family == WARM and warm.memory_by == "peak"
+    why = why_chosen(warm)
+    assert why is not None and "of those with as much it is the fastest" in why and f"why warm-pool, 1 slot: {why}" in statements(warm)
+    made = plan("p99=1s", text, families=(WARM, COLD), memory_by=MEAN)
     assert made.holds and made.answer is not None and made.answer.candidate.family == COLD
+    assert "holds the least in the mean" in (why_chosen(made) or "")
+    assert any("loads while it serves" in note for note in made.notes) and not any("loads while" in note for note in warm.notes)
     assert made.answer.held_bytes is not None and made.answer.held_bytes < BASE + 0.1 * (ENGINE_MB + SLOT)
     assert made.answer.peak_bytes == BASE + ENGINE_MB + SLOT
+
+
+def test_the_way_that_holds_the_least_at_its_peak_is_taken_with_its_reason() -> None:
+    """Two places that load hold two engines at once and little in the mean; one warm slot holds one engine, always."""
+    quick = measured(starts=starts(cold_load_ms=15))
+    made = plan("p99=60ms", "train:base=5,peak=60,hold=1s,rest=6s,spikes=4", measured=quick, families=(WARM, COLD))
+    warm, cold = family(made, WARM), family(made, COLD)
+    assert warm.holds and cold.holds and warm.prediction.replicas == cold.prediction.replicas
+    assert cold.prediction.held_bytes < 0.8 * warm.prediction.held_bytes and cold.prediction.peak_bytes > warm.prediction.peak_bytes
+    assert made.answer == warm.prediction
+    assert "of the ways with as few replicas it holds the least at its peak (" in (why_chosen(made) or "")
 
 
 def test_scale_out_needs_a_reserve_as_long_as_replicas_take_to_start() -> None:
@@ -257,7 +276,7 @@ def test_a_load_too_small_to_be_made_smaller_is_planned_all_the_same() -> None:
 
 def test_no_size_on_the_frontier_is_beaten_by_another() -> None:
     tried = [one for one in plan().tried if one.values_ns[0] is not None]
-    best = pareto(tried)
+    best = pareto(tried, lambda one: one.held_bytes or 0.0)
     for one in best:
         assert not [other for other in tried if (other.held_bytes or 0) < (one.held_bytes or 0) and other.value_ns < one.value_ns]
     assert 2 <= len(best) < len(tried)
@@ -294,7 +313,7 @@ def test_prices_are_read_as_people_write_them() -> None:
     assert (parse_price("2.5/h").per_hour, parse_price("$60/day").per_hour, parse_price("2").per_hour) == (2.5, 2.5, 2.0)
     paid = cost(parse_price("3.6/h"), 2, 10.0)
     assert (paid.per_hour, paid.per_million) == (7.2, pytest.approx(200.0))
-    for text in ("-1/h", "free", "2.5/week", "nan/h"):
+    for text in ("-1/h", "free", "2.5/week", "nan/h", "1e308/h", "1e999/h"):
         with pytest.raises(BenchError, match="--price"):
             parse_price(text)
 
@@ -336,6 +355,52 @@ def test_a_saturated_server_answers_as_many_a_second_as_the_curve(tmp_path: Path
     assert 2000 / run.end_ns * 1e9 == pytest.approx(level.throughput_per_s, rel=0.01)
     alone = simulate_one(Candidate(family="warm-pool", slots=1), known, Rules(), np.zeros(1, np.int64), seed=1)
     assert alone.response_ns[0] <= SERVICE_NS * 1.05 + OVERHEAD_NS
+
+
+def with_levels(curve: ServiceCurve, slots: tuple[int, ...], throughput: float = 1.0) -> ServiceCurve:
+    """Only these levels, which answered so much less than their slots could have."""
+    levels = [dataclasses.replace(one, throughput_per_s=one.throughput_per_s * throughput) for one in curve.levels if one.busy in slots]
+    return dataclasses.replace(curve, levels=tuple(levels))
+
+
+def test_only_what_was_measured_is_shown_as_measured(tmp_path: Path) -> None:
+    curve = with_levels(read_service_curve(curve_run(tmp_path / "curve")), (1, 2, 4))
+    known = fit(curve, no_starts(curve.engine), {})
+    assert (known.busy, len(known.levels)) == ((1, 2, 4), 4) and (known.levels[2] == known.levels[3]).all()
+    made = plan(measured=known, families=(WARM,), bounds=bounds(slots=4))
+    assert made.curve_slots == (1, 2, 4) and "measured with 1, 2, 4 busy slots" in made.notes[0]
+    table = curve_table(made)
+    assert [row[0] for row in table.rows] == ["1", "2", "4"] and "In between" in table.note
+    assert "Only the dots were measured" in service(made).caption and "every slot always busy" in service(made).caption
+    back = read_measured(tmp_path, json.loads(json.dumps(write_measured(known, tmp_path))))
+    assert back.busy == (1, 2, 4)
+
+
+def test_the_useful_slots_are_some_that_were_measured(tmp_path: Path) -> None:
+    curve = read_service_curve(curve_run(tmp_path / "curve", slots=2))
+    first, second = curve.levels
+    levels = (dataclasses.replace(first, throughput_per_s=10.0), dataclasses.replace(second, busy=32, throughput_per_s=320.0))
+    assert fit(dataclasses.replace(curve, levels=levels), no_starts(curve.engine), {}).useful_slots == 32
+
+
+def test_a_curve_whose_slots_were_idle_is_told_of_before_any_number(tmp_path: Path) -> None:
+    whole = read_service_curve(curve_run(tmp_path / "curve", slots=2))
+    idle = fit(with_levels(whole, (1, 2), 0.7), no_starts(whole.engine), {})
+    made = plan(measured=idle, families=(WARM,), bounds=bounds(slots=2))
+    assert "slots were idle at 2 of 2 levels" in made.notes[0] and not made.invalid
+    assert "always busy" not in service(made).caption
+    never = fit(with_levels(whole, (1, 2), 0.3), no_starts(whole.engine), {})
+    made = plan(measured=never, families=(WARM,), bounds=bounds(slots=2))
+    assert made.invalid[0].startswith("the service curve is not valid: slots stood idle for most of the time at 2 of 2 levels")
+    page = plan_page(made, "p", {})
+    assert page.invalid == made.invalid and ("INVALID", "bad") in page.badges and page.sentence.startswith("Not valid: ")
+    assert decisions(made, None).startswith("- **Nothing yet**: the service curve is not valid")
+
+
+def test_a_runtime_without_threads_needs_none_of_the_curve_s() -> None:
+    settings = {"threads": "2"}
+    assert measured(settings=settings).own_settings == settings
+    assert measured(settings=settings, engine={**measured().engine, "runtime": "tensorrt"}).own_settings == {}
 
 
 def test_what_was_measured_is_read_back_as_it_was_written(tmp_path: Path) -> None:

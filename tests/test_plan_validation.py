@@ -13,7 +13,7 @@ import pytest
 from plan_runs import BASE, ENGINE_MB, MS, SLOT, load_run, load_runs, measured
 
 from bench.capacity.served import served
-from bench.capacity.sizes import PLAN, is_right, right_of
+from bench.capacity.sizes import PLAN, Guess, Score, Tally, is_right, right_of
 from bench.capacity.validation import Compared, Validation, runs_to_compare, validate
 from bench.errors import BenchError
 from bench.load.schedule import write_schedule
@@ -81,8 +81,8 @@ def test_the_predicted_size_is_the_right_one_and_rules_of_thumb_are_scored_besid
     assert guesses[PLAN].right is True
     assert guesses["always 1"].right is False
     assert guesses["memory / model size"].slots == 10**9 // 2_000_000 and guesses["memory / model size"].right is False
-    assert right_of(made.scores)[PLAN] == (1, 1)
-    assert "the predicted number of slots is right in 1 of 1 loads" in made.sentence and "always 1: 0" in made.sentence
+    assert right_of(made.scores)[PLAN] == Tally(right=1, undecided=0, loads=1)
+    assert "the predicted number of slots is right in 1 of 1 load (" in made.sentence and "always 1: 0" in made.sentence
 
 
 def test_which_size_is_right_follows_from_those_that_were_measured() -> None:
@@ -93,6 +93,51 @@ def test_which_size_is_right_follows_from_those_that_were_measured() -> None:
     assert is_right(1, {1: "enough"}) is True  # there is no smaller one
     assert is_right(3, {4: "enough"}) is None
     assert is_right(7, {4: "too few"}) is None and is_right(4, {4: "too few"}) is False
+
+
+def test_all_rules_are_counted_over_the_same_loads() -> None:
+    def load(*guesses: tuple[str, int | None, bool | None]) -> Score:
+        found = tuple(Guess(rule=rule, slots=slots, right=right) for rule, slots, right in guesses)
+        return Score(text="l", mode="warm-pool", slo_ns=1, sizes=(), guesses=found)
+
+    scores = (
+        load((PLAN, 2, True), ("rule", 1, False)),
+        load((PLAN, 2, None), ("rule", None, None)),
+        load((PLAN, 3, False), ("rule", 3, True)),
+    )
+    tallies = right_of(scores)
+    assert tallies[PLAN] == Tally(right=1, undecided=1, loads=3) and tallies["rule"] == Tally(right=1, undecided=0, loads=3)
+    assert tallies[PLAN].text == "1 of 3 loads, 1 not decided by the sizes that were measured"
+
+
+def test_what_the_model_has_not_is_left_out(tmp_path: Path) -> None:
+    """A first contact, and loads of another engine beside the traffic, are runs of an experiment and none of the plan's."""
+    whole = tmp_path / "experiment"
+    for name in ("00-warm", "00-warm+load", "01-warm"):
+        load_run(whole / "runs" / name, BURST, seed=4, slots=3)
+    order = [{"block": 0, "arm": "warm"}, {"block": 0, "arm": "warm+load"}, {"block": 1, "arm": "warm", "first_contact": True}]
+    arms = [{"name": "warm", "alone": None}, {"name": "warm+load", "alone": "warm"}]
+    record = {"schema_version": 1, "kind": "experiment", "run_id": "experiment", "arms": arms, "order": order}
+    (whole / "run.json").write_text(json.dumps(record))
+    found, left_out = runs_to_compare([whole])
+    assert [run.path.name for run in found] == ["00-warm"]
+    assert [why.partition(":")[0] for why in left_out] == ["00-warm+load", "01-warm"]
+    assert "loaded beside it" in left_out[0] and "first contact" in left_out[1]
+    (whole / "run.json").write_text(json.dumps({**record, "order": [{"arm": "warm"}]}))
+    with pytest.raises(BenchError, match="damaged list of its arms or runs"):
+        runs_to_compare([whole])
+
+
+def test_engines_of_their_own_are_another_case(tmp_path: Path) -> None:
+    runs = [load_run(tmp_path / str(number), BURST, seed=4, slots=3) for number in (0, 1)]
+    record = json.loads((runs[1] / "run.json").read_text())
+    record["setup"]["options"]["sharing"] = "copy"
+    (runs[1] / "run.json").write_text(json.dumps(record))
+    made = validate(measured(), [open_run(run) for run in runs], plan="plan", slo_ns=SLO_NS, memory_bytes=None, seeds=range(2))
+    assert {case.name: case.predicted_bytes for case in made.cases} == {
+        "warm-pool 3": BASE + ENGINE_MB + 3 * SLOT,
+        "warm-pool 3, copy": None,  # a curve of slots that share an engine does not tell
+    }
 
 
 def test_an_error_is_relative_and_unknown_where_something_is_missing() -> None:

@@ -145,7 +145,7 @@ def test_an_unfinished_experiment_says_what_is_missing(tmp_path: Path) -> None:
     path = write_experiment(tmp_path / "e.partial", cold_and_warm, leave_out=["01-cold-load", "01-warm-pool"])
     summary, page = load_report(path, pictures=False)
     assert summary.missing_runs == 2
-    assert ("not finished", "bad") in page.badges
+    assert ("not finished", "bad") in page.badges and ("valid", "good") not in page.badges
     assert "2 runs are missing" in page.sentence
 
 

@@ -129,6 +129,11 @@ def spoil_worker(trial: Trial) -> None:
     trial.status[-3:] = "lost_worker"
 
 
+def spoil_answers(trial: Trial) -> None:
+    trial.status[:], trial.error[:] = "error", "500 boom"
+    trial.error[:5] = "timeout"
+
+
 def spoil_twice(trial: Trial) -> None:
     trial.seq[5] = trial.seq[4]
 
@@ -143,6 +148,7 @@ def spoil_twice(trial: Trial) -> None:
         (lambda trial: trial.not_sent(100, "connect failed: Connection refused"), "see whether the server still runs"),
         (lambda trial: trial.not_sent(100, "deadline passed before it could be sent"), "longer than the deadline"),
         (lambda trial: trial.not_sent(len(trial.seq), "stopped"), "nothing was sent at all"),
+        (spoil_answers, "none of .* arrivals was answered correctly, most of them: 500 boom; mend the server"),
         (spoil_worker, "a worker died and 3 of its arrivals are unknown"),
         (spoil_twice, "recorded twice"),
         (spoil_summary(cpu_ns=99, wall_ns=100), "99% of a core"),
@@ -251,10 +257,11 @@ def test_an_interrupted_experiment_is_checked_as_far_as_it_goes(tmp_path: Path) 
         (tmp_path / f"{name}-whole").rename(tmp_path / "runs" / name)
     (tmp_path / "runs" / "00-b" / "requests.parquet").write_bytes(b"torn")
     (tmp_path / "runs" / "00-c").mkdir()  # begun, and nothing in it yet
+    (tmp_path / "runs" / "stray").mkdir()  # nobody planned it
     assert missing_runs(tmp_path) == ["00-c"]
     done = bench_check(str(tmp_path))
     assert done.returncode == 3 and "Traceback" not in done.stderr
-    assert "1 runs of the experiment are missing (00-c)" in done.stdout and "00-a: valid" in done.stdout
+    assert "1 runs of the experiment are missing (00-c); it had ended" in done.stdout and "00-a: valid" in done.stdout
     assert re.search("INVALID: .*00-b.*cannot be read", done.stdout)
 
 
@@ -296,6 +303,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert fine.returncode == 0 and json.loads(fine.stdout)["runs"][0]["valid"] is True
     wrong = bench_check(str(bad.write(tmp_path / "bad")))
     assert wrong.returncode == 3 and wrong.stdout.index("INVALID") < wrong.stdout.index("send lag")
+    # The remedy is one that whoever ran it has: a burst's generator is one process.
+    (burst,) = (tmp_path / "bad").iterdir()
+    run = json.loads((burst / "run.json").read_text())
+    (burst / "run.json").write_text(json.dumps({**run, "arm": "warm-pool"}))
+    assert "--processes" in wrong.stdout and "--processes" not in bench_check(str(burst)).stdout
+    every = bench_check(str(tmp_path / "good" / "run"), str(burst), str(tmp_path / "nothing"), "--json")
+    assert every.returncode == 3 and every.stderr.count("\n") == 1
+    assert [one["valid"] for one in json.loads(every.stdout)] == [True, False, False]
     nothing = bench_check(str(tmp_path / "nothing"))
     assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1 and "is not a run folder" in nothing.stderr
 

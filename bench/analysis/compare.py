@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -38,8 +39,8 @@ _GRID, _CROSS = 1000, 21
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikePairs:
     """The P99 of every spike that both arms had: float64 [n], ns. `spikes_per_unit` is above 1 where single spikes had
-    too few answers for a P99, so that neighbours were put together. `left_out` counts spikes that have no pair, or
-    in which one arm answered nothing."""
+    too few answers for a P99, so that neighbours were put together (`group_spikes`); the last group has the `remainder`
+    too. `left_out` counts spikes that have no pair, or in which one arm answered nothing."""
 
     first_ns: NDArray[np.float64]
     second_ns: NDArray[np.float64]
@@ -47,11 +48,18 @@ class SpikePairs:
     left_out: int
     unanswered_first: float
     unanswered_second: float
+    remainder: int = 0
+
+    @property
+    def spikes(self) -> int:
+        """In all groups together."""
+        return len(self.first_ns) * self.spikes_per_unit + self.remainder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class P99Comparison:
-    """`second` against `first`. The typical P99 is the geometric mean over spikes. Intervals are None below 5 units.
+    """`second` against `first`. The typical P99 is the geometric mean over spikes. Intervals are None below 5 units, which
+    `spikes` make in groups of `spikes_per_unit`.
 
     smallest_ratio: the smallest slowdown (above 1) that 80 % of such experiments would see; smallest_difference_ns: the
     same, beside the first arm's typical P99. more_spikes: how many more it takes to see a difference of the measured
@@ -61,6 +69,7 @@ class P99Comparison:
     """
 
     units: int
+    spikes: int
     spikes_per_unit: int
     left_out: int
     first_p99_ns: float
@@ -82,6 +91,11 @@ class P99Comparison:
         """The interval of the ratio does not hold 1: the verdict."""
         return self.ratio_interval is not None and not self.ratio_interval.low <= 1 <= self.ratio_interval.high
 
+    @property
+    def spikes_for_interval(self) -> int:
+        """How many spikes like these an interval needs."""
+        return FEWEST_UNITS * self.spikes_per_unit
+
 
 def pair_spikes(first: pd.DataFrame, second: pd.DataFrame) -> SpikePairs:
     """Pair the spikes of two arms by (run, spike): columns run, spike (negative outside), ok, response_ns as made by
@@ -93,27 +107,37 @@ def pair_spikes(first: pd.DataFrame, second: pd.DataFrame) -> SpikePairs:
     # A spike in which an arm answered nothing (its server was gone) has no P99 at all; it shows in `unanswered`.
     keys = [key for key in shared if len(one[key][0]) and len(two[key][0])]
     left_out = len(one.keys() | two.keys()) - len(keys)
-    needed = samples_needed(PERCENT)
-    per_unit = 1
-    while per_unit <= len(keys):
-        # Equal groups of neighbours; a last one that is too small joins the one before.
-        edges = [*range(0, len(keys) - per_unit + 1, per_unit), len(keys)]
-        groups = [keys[start:end] for start, end in itertools.pairwise(edges)]
-        if all(min(sum(len(arm[key][0]) for key in group) for arm in (one, two)) >= needed for group in groups):
-            break
-        per_unit += 1
-    else:
+    grouped = group_spikes(*([len(arm[key][0]) for key in keys] for arm in (one, two)))
+    if grouped is None:
+        needed = samples_needed(PERCENT)
         raise BenchError(f"the spikes have under {needed} answers together, too few for a P99: use longer spikes or a higher rate")
+    per_unit, edges = grouped
+    groups = [keys[start:end] for start, end in itertools.pairwise(edges)]
     first_ns, second_ns = (np.array([_p99(np.concatenate([arm[key][0] for key in group])) for group in groups]) for arm in (one, two))
     unanswered = [1 - sum(len(arm[key][0]) for key in shared) / sum(arm[key][1] for key in shared) for arm in (one, two)]
     return SpikePairs(
         first_ns=first_ns,
         second_ns=second_ns,
         spikes_per_unit=per_unit,
+        remainder=len(keys) - len(groups) * per_unit,
         left_out=left_out,
         unanswered_first=unanswered[0],
         unanswered_second=unanswered[1],
     )
+
+
+def group_spikes(*answers: Sequence[int]) -> tuple[int, list[int]] | None:
+    """The fewest neighbouring spikes that together have enough answers for a P99, wherever one looks and in every arm.
+
+    answers: of each arm, how many each spike has. Returns that number and the edges of the groups, of which a last one that
+    is too small joins the one before; None where even all spikes together have too few.
+    """
+    needed, count = samples_needed(PERCENT), len(answers[0])
+    for size in range(1, count + 1):
+        edges = [*range(0, count - size + 1, size), count]
+        if all(sum(arm[start:end]) >= needed for start, end in itertools.pairwise(edges) for arm in answers):
+            return size, edges
+    return None
 
 
 def compare_p99(first: pd.DataFrame, second: pd.DataFrame) -> P99Comparison:
@@ -141,6 +165,7 @@ def compare_pairs(pairs: SpikePairs) -> P99Comparison:
         more = None if wanted is None else max(0, wanted - n) * pairs.spikes_per_unit
     return P99Comparison(
         units=n,
+        spikes=pairs.spikes,
         spikes_per_unit=pairs.spikes_per_unit,
         left_out=pairs.left_out,
         first_p99_ns=first_p99,

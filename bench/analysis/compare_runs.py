@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis.compare import compare_p99
-from bench.analysis.experiment import ArmComparison, memory_difference, summarize_arm
+from bench.analysis.experiment import ArmComparison, summarize_arm
 from bench.analysis.load_run import read_arm
+from bench.analysis.memory import memory_difference
 from bench.analysis.recovery import compare_recovery
 from bench.analysis.subject import ArmFiles, Subject, open_subject, schedule_hash
 from bench.analysis.validity import check_run
@@ -71,7 +72,7 @@ def _compare(first: ArmFiles, second: ArmFiles, one: Subject, two: Subject) -> A
             p99 = compare_p99(a.requests, b.requests)
         except BenchError as error:
             reason = str(error)
-    kind, memory_bytes = memory_difference(ours, theirs)
+    kind, memory_bytes = memory_difference(ours.held, theirs.held)
     return ArmComparison(
         first=f"{first.name} of {one.path.name}",
         second=f"{second.name} of {two.path.name}",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 WORTH = 0.05  # a larger number of slots must answer so much more to be of use
 _ALIKE = 0.10  # service times within this of that of one slot are those of independent servers
 _KEPT_BUSY = 0.90
+_MOSTLY_IDLE = 0.5  # below that share of its slots a level was measured with other numbers of busy slots than it says
 _ROUNDS_APART = 0.10
 
 
@@ -48,7 +49,8 @@ class LevelSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSummary:
     """A curve in numbers. useful_slots: the fewest after which no larger number that was measured answers more than
-    `WORTH` more; of the smallest batch. independent: service times hardly grow with the number of busy slots."""
+    `WORTH` more; of the smallest batch. independent: service times hardly grow with the number of busy slots; None where the
+    slots were not kept busy, so that nobody can tell. invalid: why it is no service curve."""
 
     title: str
     device: str
@@ -56,7 +58,7 @@ class CurveSummary:
     settings: dict[str, str]
     levels: tuple[LevelSummary, ...]
     useful_slots: int
-    independent: bool
+    independent: bool | None
     memory_kind: str
     base_bytes: int | None
     engine_bytes: int | None
@@ -64,6 +66,11 @@ class CurveSummary:
     partial: bool
     caveats: tuple[str, ...]
     sentence: str
+    invalid: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return not self.invalid
 
     @property
     def on_cpu(self) -> bool:
@@ -91,7 +98,7 @@ def summarize(curve: ServiceCurve, warnings: Sequence[str] = (), planned: int | 
         settings=dict(curve.settings),
         levels=levels,
         useful_slots=useful,
-        independent=all(level.slowdown <= 1 + _ALIKE for level in first_batch),
+        independent=_independent(first_batch),
         memory_kind=curve.memory_kind,
         base_bytes=curve.base_bytes,
         engine_bytes=curve.engine_bytes,
@@ -99,7 +106,45 @@ def summarize(curve: ServiceCurve, warnings: Sequence[str] = (), planned: int | 
         partial=curve.partial,
         caveats=(*_caveats(curve, levels, planned), *warnings),
         sentence=_sentence(first_batch, useful),
+        invalid=invalid_reasons(curve),
     )
+
+
+def idle_levels(curve: ServiceCurve) -> list[ServiceLevel]:
+    """The levels whose slots were not kept busy, the idlest first."""
+    return sorted((level for level in curve.levels if _share(level) < _KEPT_BUSY), key=_share)
+
+
+def invalid_reasons(curve: ServiceCurve) -> tuple[str, ...]:
+    """Why the run is no service curve: a level whose slots stood idle for most of the time says nothing of so many busy ones."""
+    idle = [level for level in idle_levels(curve) if _share(level) < _MOSTLY_IDLE]
+    if not idle:
+        return ()
+    return (
+        f"slots stood idle for most of the time at {len(idle)} of {len(curve.levels)} levels ({_worst(idle[0])}): what was measured "
+        "is HTTP, the server's event loop and the client, and not the engine with so many slots busy; take an engine that works for "
+        "longer, or a machine with more cores",
+    )
+
+
+def idle_note(curve: ServiceCurve) -> str | None:
+    """What a plan has to say of a valid curve whose slots were not all kept busy; None where they were."""
+    idle = idle_levels(curve)
+    if not idle or invalid_reasons(curve):
+        return None
+    return (
+        f"in the service curve slots were idle at {len(idle)} of {len(curve.levels)} levels ({_worst(idle[0])}): its throughput is that "
+        "of HTTP, the event loop and the client too, and service times with more slots busy may be longer than it says"
+    )
+
+
+def _worst(level: ServiceLevel) -> str:
+    return f"at {level.busy}, {level.occupied:.2g} were busy on average"
+
+
+def _share(level: ServiceLevel) -> float:
+    """Of its slots, how many were busy."""
+    return level.occupied / level.busy
 
 
 def useful_slots(rates: Sequence[tuple[int, float]]) -> int:
@@ -131,6 +176,12 @@ def _level(level: ServiceLevel, first: ServiceLevel, held: int | None) -> LevelS
     )
 
 
+def _independent(levels: Sequence[LevelSummary]) -> bool | None:
+    if any(level.slowdown > 1 + _ALIKE for level in levels):
+        return False  # idle or not
+    return None if any(level.occupied < _KEPT_BUSY * level.busy for level in levels) else True
+
+
 def _sentence(levels: Sequence[LevelSummary], useful: int) -> str:
     chosen = next(level for level in levels if level.busy == useful)
     last, first = levels[-1], levels[0]
@@ -146,6 +197,8 @@ def _sentence(levels: Sequence[LevelSummary], useful: int) -> str:
     if useful == first.busy:
         chosen = last
     took = f"with {chosen.busy} busy a request occupies its slot for {format_duration(chosen.service_p50_ns)} (median)"
+    if chosen.slowdown <= 1 + _ALIKE and any(level.occupied < _KEPT_BUSY * level.busy for level in levels):
+        return f"{said}; {took}, but slots were idle: whether they slow each other down when all are busy is not known"
     if chosen.slowdown <= 1 + _ALIKE:
         return f"{said}; {took}, about as long as with {first.busy}: so far the slots are independent servers"
     return (
@@ -162,12 +215,11 @@ def _caveats(curve: ServiceCurve, levels: Sequence[LevelSummary], planned: int |
         found.append(
             f"{planned - len(levels)} of {planned} levels are missing: they have fewer than 100 answers, or their turn did not come"
         )
-    idle = [level for level in levels if level.occupied < _KEPT_BUSY * level.busy]
+    idle = idle_levels(curve)
     if idle:
-        worst = min(idle, key=lambda level: level.occupied / level.busy)
         found.append(
-            f"slots were idle between requests at {len(idle)} of {len(levels)} levels (at {worst.busy}, {worst.occupied:.2g} were busy on "
-            "average): HTTP takes longer than the engine here, so the throughput is that of the server's one event loop and of the client, "
+            f"slots were idle between requests at {len(idle)} of {len(levels)} levels ({_worst(idle[0])}): HTTP takes longer than the "
+            "engine here, so the throughput is that of the server's one event loop and of the client, "
             "and service times are of fewer busy slots than the level says"
         )
     apart = [level for level in levels if level.low_per_s and level.high_per_s / level.low_per_s > 1 + _ROUNDS_APART]

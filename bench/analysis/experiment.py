@@ -19,14 +19,15 @@ from bench.analysis.goodput import Goodput, goodput
 from bench.analysis.latency import Latency, latency
 from bench.analysis.load_run import ArmRecords, read_arm
 from bench.analysis.loads import LoadsBeside, during, load_windows, loads_beside
-from bench.analysis.memory import NO_GROWTH, Memory, PerSlot, memory, per_copy_between, per_slot_between
+from bench.analysis.memory import Memory, PerSlot, memory_difference, memory_of_runs, per_slot_against
 from bench.analysis.pool import PoolUse, pool_use
 from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
 from bench.analysis.server_means import ServerMeans, server_means
-from bench.analysis.statistics import median
+from bench.analysis.statistics import Interval, median
 from bench.analysis.subject import ArmFiles, Subject
 from bench.analysis.tail import TailSplit, tail_split
 from bench.analysis.validity import Validity, check_run, missing_runs
+from bench.analysis.verdict import growth_words, verdict
 from bench.errors import BenchError
 from bench.records import SavedRun
 
@@ -49,7 +50,8 @@ class ArmSummary:
     """One arm, all of its runs together. runs: those that are there, of `planned`. unrecorded: arrivals without a row,
     from a run that was cut off. recovery: None where its base has too few answers for a P99. memory: while load was
     offered (per_slot from the whole timeline), empty without one. unstable: in half of the runs or more the backlog grew,
-    so a P99 says how long the run was and nothing else. ready_ns: from the server's start until ready, median over runs.
+    and surely so in all, so a P99 says how long the run was and nothing else. ready_ns: from the server's start until
+    ready, median over runs.
     server_means: of a server that tells no parts of single requests; None of others."""
 
     name: str
@@ -98,6 +100,21 @@ class ArmSummary:
         slopes = [one.slope_per_s for one in self.backlog if one.slope_per_s is not None]
         return median(slopes) if slopes else None
 
+    @property
+    def backlog_slope_interval(self) -> Interval | None:
+        """From the lowest end of any run to the highest."""
+        return _widest(self.backlog)
+
+    @property
+    def growing_runs(self) -> int:
+        """In how many runs the backlog grew."""
+        return sum(one.unstable for one in self.backlog)
+
+    @property
+    def doubtful(self) -> bool:
+        """In half of the runs or more the backlog grew, but not surely in all: the arm may not hold its base."""
+        return not self.unstable and 2 * self.growing_runs >= max(len(self.backlog), 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstContact:
@@ -129,7 +146,8 @@ class ArmComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
-    """All that is said. invalid and caveats come before any number; sentence is the verdict."""
+    """All that is said. invalid and caveats come before any number; sentence is the verdict. values_known: the right values
+    of the answers were known, so that "ok" means a correct answer; else it means a well-formed one."""
 
     subject: str
     kind: str
@@ -138,6 +156,7 @@ class ExperimentSummary:
     on_cpu: bool
     partial: bool
     slo_ns: int | None
+    values_known: bool
     validity: tuple[RunValidity, ...]
     invalid: tuple[str, ...]
     caveats: tuple[str, ...]
@@ -152,7 +171,8 @@ class ExperimentSummary:
 
     @property
     def valid(self) -> bool:
-        return not self.invalid
+        """Every run is there, and passed its checks: what `bench check` says too."""
+        return not self.invalid and not self.missing_runs
 
     def to_json(self) -> dict[str, Any]:
         """What `summary.json` holds: validity first, plain values only; derived numbers are written out."""
@@ -164,8 +184,6 @@ class ExperimentSummary:
 def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | None = None) -> ExperimentSummary:
     """Read every arm, judge every run, compare each arm with the first. `look` is shown each arm's rows while they are
     in memory (for pictures). Raises BenchError where a run's records are damaged."""
-    from bench.analysis.verdict import verdict
-
     validity: list[RunValidity] = []
     arms: list[ArmSummary] = []
     spikes: dict[str, pd.DataFrame] = {}
@@ -206,6 +224,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         on_cpu=subject.on_cpu,
         partial=subject.partial,
         slo_ns=subject.slo_ns,
+        values_known=subject.values_known,
         validity=tuple(validity),
         invalid=tuple(_invalid(validity)),
         caveats=tuple(_caveats(subject, arms, beside)),
@@ -226,6 +245,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
 def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSummary:
     """Every figure of one arm."""
     backlogs = backlog(arm)
+    ends = _widest(backlogs)
     pool = pool_use(arm.requests, waited_ns=HAND_OVER_NS)
     starts = [run.run["server"] for run in files.runs if (run.run.get("server") or {}).get("ready_ns") is not None]
     return ArmSummary(
@@ -241,12 +261,17 @@ def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSu
         tail=tail_split(arm.requests),
         pool=pool,
         recovery=recovery(arm, slo_ns=slo_ns, window_ns=recovery_window_ns(arm)),
-        memory=_memory_of(files.runs),
+        memory=memory_of_runs(files.runs),
         backlog=backlogs,
         server_means=server_means(files.runs) if files.setup.get("mode") == "target" and not pool.known else None,
-        unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1),
+        unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1) and ends is not None and ends.low > 0,
         ready_ns=median([start["ready_ns"] - start["started_ns"] for start in starts]) if starts else None,
     )
+
+
+def _widest(backlogs: Sequence[Backlog]) -> Interval | None:
+    intervals = [one.slope_interval for one in backlogs if one.slope_interval is not None]
+    return Interval(low=min(one.low for one in intervals), high=max(one.high for one in intervals)) if intervals else None
 
 
 def _first_contact(name: str, run: SavedRun, slo_ns: int | None) -> FirstContact:
@@ -269,49 +294,6 @@ def recovery_window_ns(arm: ArmRecords) -> int:
     return next((window for window in _RECOVERY_WINDOWS_NS if window <= fitting), _RECOVERY_WINDOWS_NS[-1])
 
 
-def _memory_of(runs: Sequence[SavedRun]) -> tuple[Memory, ...]:
-    """The medians over the runs; the peak and the slots are the largest of any."""
-    import pyarrow.compute as pc
-
-    by_kind: dict[str, list[tuple[Memory, Memory | None]]] = {}
-    for run in runs:
-        timeline = run.table("timeline")
-        if timeline is None or timeline.num_rows == 0:
-            continue
-        if run.run.get("loads"):  # what is loaded beside is not the arm's, neither its slots nor its memory
-            timeline = timeline.filter(pc.equal(timeline.column("model"), timeline.column("model")[0]))
-            whole = {one.kind: one for one in memory(timeline.filter(pc.less(timeline.column("t_ns"), run.run["loads"][0]["began_ns"])))}
-        else:
-            whole = {one.kind: one for one in memory(timeline)}
-        loaded = timeline.filter(pc.greater_equal(timeline.column("t_ns"), 0))
-        for one in memory(loaded if loaded.num_rows else timeline):
-            by_kind.setdefault(one.kind, []).append((one, whole.get(one.kind)))
-    return tuple(
-        Memory(
-            kind=kind,
-            first=int(median([one.first for one, _ in found])),
-            median=median([one.median for one, _ in found]),
-            peak=max(one.peak for one, _ in found),
-            last=int(median([one.last for one, _ in found])),
-            slots=max(one.slots for one, _ in found),
-            spread=max(one.median for one, _ in found) - min(one.median for one, _ in found),
-            **_per_slot_of([whole for _, whole in found if whole is not None]),
-        )
-        for kind, found in by_kind.items()
-    )
-
-
-def _per_slot_of(wholes: Sequence[Memory]) -> dict[str, Any]:
-    """The median over the runs; not known where it grew in fewer than half of them."""
-    grown = [one.per_slot for one in wholes if one.per_slot is not None]
-    shrunk = [one for one in wholes if one.per_slot_reason is not None]
-    if not grown and not shrunk:
-        return {"per_slot": None}
-    if 2 * len(grown) <= len(wholes):
-        return {"per_slot": None, "per_slot_reason": NO_GROWTH}
-    return {"per_slot": median(grown)}
-
-
 def _spikes_of(files: ArmFiles, subject: Subject) -> int:
     planned = {(entry["arm"], entry["block"]): entry["spikes"] for entry in subject.record.get("order") or ()}
     return sum(planned.get((files.name, block), 0) for block in files.numbers)
@@ -328,7 +310,7 @@ def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.Data
         except BenchError as error:
             reason = str(error)
     one, two = first.held, second.held
-    kind, memory_bytes = memory_difference(first, second)
+    kind, memory_bytes = memory_difference(one, two)
     setups = {files.name: files.setup for files in subject.arms}
     return ArmComparison(
         first=first.name,
@@ -338,31 +320,8 @@ def _compare(first: ArmSummary, second: ArmSummary, spikes: Mapping[str, pd.Data
         recovery=compare_recovery(first.recovery, second.recovery) if first.recovery and second.recovery else None,
         memory_kind=kind,
         memory_bytes=memory_bytes,
-        per_slot=_per_slot_against(setups[first.name], one, setups[second.name], two) if one and two else None,
+        per_slot=per_slot_against(setups[first.name], one, setups[second.name], two) if one and two else None,
     )
-
-
-def memory_difference(first: ArmSummary, second: ArmSummary) -> tuple[str | None, float | None]:
-    """Which kind of memory both hold, and how many bytes more of it the second does (median)."""
-    one, two = first.held, second.held
-    if one is None or two is None or one.kind != two.kind:
-        return None, None
-    return one.kind, two.median - one.median
-
-
-def _per_slot_against(first: Mapping[str, Any], one: Memory, second: Mapping[str, Any], two: Memory) -> PerSlot | None:
-    def but(setup: Mapping[str, Any], left_out: str) -> Any:
-        options = {key: value for key, value in (setup.get("options") or {}).items() if key != left_out}
-        return setup.get("mode"), options, setup.get("settings"), setup.get("alone")
-
-    if first.get("mode") != "warm-pool":
-        return None
-    if but(first, "pool") == but(second, "pool"):
-        return per_slot_between(one, two)
-    sharing = [(setup.get("options") or {}).get("sharing", "engine") for setup in (first, second)]
-    if but(first, "sharing") == but(second, "sharing") and sharing[0] != sharing[1]:
-        return per_copy_between(one, two) if sharing[0] == "engine" else per_copy_between(two, one)
-    return None
 
 
 def _invalid(validity: Sequence[RunValidity]) -> list[str]:
@@ -370,7 +329,7 @@ def _invalid(validity: Sequence[RunValidity]) -> list[str]:
 
 
 def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[LoadsBeside]) -> list[str]:
-    found = []
+    found, right = [], "correct" if subject.values_known else "usable"
     for files in subject.arms:
         if len(files.runs) < files.planned:
             found.append(
@@ -385,11 +344,18 @@ def _caveats(subject: Subject, arms: Sequence[ArmSummary], beside: Sequence[Load
         found.append(f"measured on a CPU ({subject.device}): it says nothing about a GPU")
     if subject.device is None:
         found.append("the server was not started here: its device, its memory and its cold starts are not known, and it was not fresh")
+    if not subject.values_known:
+        found.append(
+            "the right values of the answers are not known: what counts as answered has the right form, and its values agree with the "
+            "server's own first answer where they were compared, which may be wrong"
+        )
     for arm in arms:
+        if arm.doubtful:
+            found.append(f"{arm.name} may not hold the base rate: {growth_words(arm)}; if so, its P99 grows with the length of the run")
         every = arm.share(None)
         if every is not None and every.ok_share < 0.999:
             found.append(
-                f"{arm.name}: {1 - every.ok_share:.2%} of the arrivals had no correct answer; percentiles are over the others, "
+                f"{arm.name}: {1 - every.ok_share:.2%} of the arrivals had no {right} answer; percentiles are over the others, "
                 "attainment counts them as missed"
             )
     return [*found, *((subject.record.get("environment") or {}).get("warnings") or ())]

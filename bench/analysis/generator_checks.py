@@ -10,6 +10,8 @@ from bench.errors import BenchError
 from bench.records import SavedRun
 from bench.units import format_duration
 
+MORE_WORKERS = "use more workers (--processes), or a lower rate"
+LOWER_PEAK = "lower the --peak"  # the generator of `bench burst` is one process
 _MAX_CPU = 0.95
 _MAX_PAUSE_NS = 250_000_000
 _MAX_CLOCK_NS = 5_000_000
@@ -42,12 +44,17 @@ def generator_checks(summary: Mapping[str, Any] | None, saved: SavedRun) -> list
             clocks,
         ]
     try:
-        return [*_health(summary), clocks]
+        return [*_health(summary, faster_generator(saved)), clocks]
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise BenchError(f"{saved.path / 'summary.json'} is damaged: it does not tell how the generator fared; run it again") from None
 
 
-def _health(summary: Mapping[str, Any]) -> list[Check]:
+def faster_generator(saved: SavedRun) -> str:
+    """What helps a generator that cannot keep up, in the options that whoever made the run had."""
+    return LOWER_PEAK if "arm" in saved.run else MORE_WORKERS
+
+
+def _health(summary: Mapping[str, Any], faster: str) -> list[Check]:
     workers = summary.get("generators") or []
     checks = []
     if workers:
@@ -61,7 +68,7 @@ def _health(summary: Mapping[str, Any]) -> list[Check]:
         if failures:
             problem = f"the generator itself failed ({failures[0]}); report this, and run it again"
         elif cpu > _MAX_CPU:
-            problem = f"a generator process used {cpu:.0%} of a core, so it may have been the bottleneck; use more workers (--processes)"
+            problem = f"a generator process used {cpu:.0%} of a core, so it may have been the bottleneck; {faster}"
         elif pause > _MAX_PAUSE_NS:
             problem = (
                 f"the generator was held up for {format_duration(pause)} by its machine; "

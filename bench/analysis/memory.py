@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from bench.units import format_size
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from bench.records import SavedRun
 
 NO_GROWTH = "the memory was not larger with more slots: what one takes is less than what the rest of the process gives back"
 
@@ -85,6 +87,49 @@ def memory(timeline: pa.Table) -> tuple[Memory, ...]:
     return tuple(found)
 
 
+def memory_of_runs(runs: Sequence[SavedRun]) -> tuple[Memory, ...]:
+    """The medians over the runs; the peak and the slots are the largest of any."""
+    import pyarrow.compute as pc
+
+    by_kind: dict[str, list[tuple[Memory, Memory | None]]] = {}
+    for run in runs:
+        timeline = run.table("timeline")
+        if timeline is None or timeline.num_rows == 0:
+            continue
+        if run.run.get("loads"):  # what is loaded beside is not the arm's, neither its slots nor its memory
+            timeline = timeline.filter(pc.equal(timeline.column("model"), timeline.column("model")[0]))
+            whole = {one.kind: one for one in memory(timeline.filter(pc.less(timeline.column("t_ns"), run.run["loads"][0]["began_ns"])))}
+        else:
+            whole = {one.kind: one for one in memory(timeline)}
+        loaded = timeline.filter(pc.greater_equal(timeline.column("t_ns"), 0))
+        for one in memory(loaded if loaded.num_rows else timeline):
+            by_kind.setdefault(one.kind, []).append((one, whole.get(one.kind)))
+    return tuple(
+        Memory(
+            kind=kind,
+            first=int(median([one.first for one, _ in found])),
+            median=median([one.median for one, _ in found]),
+            peak=max(one.peak for one, _ in found),
+            last=int(median([one.last for one, _ in found])),
+            slots=max(one.slots for one, _ in found),
+            spread=max(one.median for one, _ in found) - min(one.median for one, _ in found),
+            **_per_slot_of([whole for _, whole in found if whole is not None]),
+        )
+        for kind, found in by_kind.items()
+    )
+
+
+def _per_slot_of(wholes: Sequence[Memory]) -> dict[str, Any]:
+    """The median over the runs; not known where it grew in fewer than half of them."""
+    grown = [one.per_slot for one in wholes if one.per_slot is not None]
+    shrunk = [one for one in wholes if one.per_slot_reason is not None]
+    if not grown and not shrunk:
+        return {"per_slot": None}
+    if 2 * len(grown) <= len(wholes):
+        return {"per_slot": None, "per_slot_reason": NO_GROWTH}
+    return {"per_slot": median(grown)}
+
+
 def per_slot_between(one: Memory, other: Memory) -> PerSlot | None:
     """Bytes a slot from two servers that differ only in their number of slots: difference of the medians over
     difference of the slots. None where they have the same number, or are different kinds of memory."""
@@ -101,6 +146,30 @@ def per_copy_between(shared: Memory, copied: Memory) -> PerSlot | None:
         return None
     found = _share_of_difference(shared, copied, copied.slots - 1, f"{copied.slots} engines instead of 1")
     return replace(found, copies=True)
+
+
+def memory_difference(one: Memory | None, two: Memory | None) -> tuple[str | None, float | None]:
+    """Which kind of memory both are, and how many bytes more the second is (median)."""
+    if one is None or two is None or one.kind != two.kind:
+        return None, None
+    return one.kind, two.median - one.median
+
+
+def per_slot_against(first: Mapping[str, Any], one: Memory, second: Mapping[str, Any], two: Memory) -> PerSlot | None:
+    """What a slot or a copy of the engine takes, where the set-ups of two warm pools differ in nothing else; else None."""
+
+    def but(setup: Mapping[str, Any], left_out: str) -> Any:
+        options = {key: value for key, value in (setup.get("options") or {}).items() if key != left_out}
+        return setup.get("mode"), options, setup.get("settings"), setup.get("alone")
+
+    if first.get("mode") != "warm-pool":
+        return None
+    if but(first, "pool") == but(second, "pool"):
+        return per_slot_between(one, two)
+    sharing = [(setup.get("options") or {}).get("sharing", "engine") for setup in (first, second)]
+    if but(first, "sharing") == but(second, "sharing") and sharing[0] != sharing[1]:
+        return per_copy_between(one, two) if sharing[0] == "engine" else per_copy_between(two, one)
+    return None
 
 
 def _share_of_difference(less: Memory, more: Memory, count: int, what: str) -> PerSlot:

@@ -19,7 +19,8 @@ Times = np.ndarray[Any, np.dtype[np.int64]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
     """Response times (done − intended) of correct answers, ns; None with too few of them. lag_p99_ns: of all sends.
-    in_time: correct answers within slo_ns, both None for a run without an SLO."""
+    in_time: correct answers within slo_ns, both None for a run without an SLO. values_known: the generator had the right
+    values to compare answers with; else a correct answer is one of the right form."""
 
     answered: int
     p50_ns: float | None
@@ -29,6 +30,7 @@ class RunFigures:
     lag_p99_ns: int | None
     slo_ns: int | None
     in_time: int | None
+    values_known: bool
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,8 +43,9 @@ class RunFigures:
         """A short table, with a note where the generator's own lag is a visible part of the p99."""
         total = sum(counts.values())
         ends = ", ".join(f"{count} {name} ({count / total:.1%})" for name, count in counts.items()) if total else "none"
+        right, rightly = ("correct ", " correctly") if self.values_known else ("", "")
         lines = [
-            f"response time  p50 {format_duration(self.p50_ns)}, p99 {format_duration(self.p99_ns)} of {self.answered} correct answers",
+            f"response time  p50 {format_duration(self.p50_ns)}, p99 {format_duration(self.p99_ns)} of {self.answered} {right}answers",
             f"statuses       {ends}",
         ]
         if self.spike_p99_ns is not None or self.base_p99_ns is not None:
@@ -51,7 +54,7 @@ class RunFigures:
             )
         if self.in_time is not None and total:
             lines.append(
-                f"in time        {self.in_time / total:.2%} of all arrivals were answered correctly within {format_duration(self.slo_ns)}"
+                f"in time        {self.in_time / total:.2%} of all arrivals were answered{rightly} within {format_duration(self.slo_ns)}"
             )
         if self.lag_p99_ns is not None and self.p99_ns:
             share = self.lag_p99_ns / self.p99_ns
@@ -62,7 +65,7 @@ class RunFigures:
 
 
 def figures(
-    response: Times, in_spike: np.ndarray[Any, np.dtype[np.bool_]] | None, lag_p99_ns: int | None, slo_ns: int | None
+    response: Times, in_spike: np.ndarray[Any, np.dtype[np.bool_]] | None, lag_p99_ns: int | None, slo_ns: int | None, values_known: bool
 ) -> RunFigures:
     """`response`: of each correct answer, ns; `in_spike`: whether it was due in a spike, None where the schedule has none."""
     return RunFigures(
@@ -73,5 +76,6 @@ def figures(
         base_p99_ns=None if in_spike is None else percentile(response[~in_spike], 99),
         lag_p99_ns=lag_p99_ns,
         slo_ns=slo_ns,
+        values_known=values_known,
         in_time=None if slo_ns is None else int((response <= slo_ns).sum()),
     )

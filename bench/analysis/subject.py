@@ -47,6 +47,12 @@ class Subject:
     def on_cpu(self) -> bool:
         return self.device is not None and self.device.startswith("cpu")
 
+    @property
+    def values_known(self) -> bool:
+        """The generator had the right values to compare answers with: those of an engine's probe."""
+        runs = [run.run for arm in self.arms for run in arm.runs]
+        return bool(self.engine) or all((run.get("settings") or {}).get("probe") is not None for run in runs)
+
 
 def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
     """A load run or an experiment, also one that is not whole. Raises BenchError where it is another thing, or has no run."""

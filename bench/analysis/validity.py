@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis.generator_checks import Check, generator_checks
+from bench.analysis.generator_checks import MORE_WORKERS, Check, faster_generator, generator_checks
 from bench.analysis.run_figures import RunFigures, figures
 from bench.analysis.statistics import percentile
 from bench.analysis.subject import EXPERIMENT, is_there, run_place
@@ -105,7 +105,7 @@ def check_run(path: Path) -> Validity:
     seq = _numbers(rows, "seq", order)
     intended, sent = _numbers(rows, "intended_ns", order), _numbers(rows, "sent_ns", order)
     was_sent = sent >= 0
-    counts, not_sent = _ends(rows)
+    counts, not_sent, failures = _ends(rows)
     ok = np.zeros(len(seq), bool) if rows is None else _equal(rows.column("status"), "ok")[order]
     del rows
     done = _optional(saved, "done_ns", order)
@@ -117,17 +117,20 @@ def check_run(path: Path) -> Validity:
     distance = _gap_distance(intended[was_sent], tried[was_sent])
     lag_p50, lag_p99 = _whole(percentile(lag, 50)), _whole(percentile(lag, 99))
     lag_max = int(lag[-1]) if len(lag) else None
+    faster = faster_generator(saved)
     checks = [
         _accounted(schedule.column("seq").to_numpy(), seq, saved.partial),
-        _sent(len(asked), counts, not_sent),
-        _lag(lag_p50, lag_p99, lag_max),
-        _gaps(distance),
-        _edges(edges),
+        _sent(len(asked), counts, not_sent, faster),
+        _answers(counts, failures),
+        _lag(lag_p50, lag_p99, lag_max, faster),
+        _gaps(distance, faster),
+        _edges(edges, faster),
         _connects(connect[was_sent]),
         _parts(saved, order, sent, done),
         *generator_checks(summary, saved),
     ]
     timed = ok & was_sent & (done >= 0)
+    values_known = (saved.run.get("settings") or {}).get("probe") is not None
     in_spike = None
     if schedule.column("spike").null_count < len(asked):
         in_spike = np.isin(seq[timed], schedule.column("seq").to_numpy()[schedule.column("spike").fill_null(-1).to_numpy() >= 0])
@@ -141,7 +144,7 @@ def check_run(path: Path) -> Validity:
         lag_max_ns=lag_max,
         ks_distance=distance,
         spike_edge_ns=tuple(edges),
-        figures=figures((done - intended)[timed], in_spike, lag_p99, (summary or {}).get("slo_ns")),
+        figures=figures((done - intended)[timed], in_spike, lag_p99, (summary or {}).get("slo_ns"), values_known),
         checks=tuple(checks),
     )
 
@@ -175,7 +178,7 @@ def _accounted(asked: Times, seq: Times, partial: bool) -> Check:
     return Check(name="arrivals", value=value, problem=problem)
 
 
-def _sent(arrivals: int, counts: Mapping[str, int], not_sent: Mapping[str, int]) -> Check:
+def _sent(arrivals: int, counts: Mapping[str, int], not_sent: Mapping[str, int], faster: str) -> Check:
     """scheduled = sent + not sent (by reason). What was left out because somebody stopped the run is not a fault."""
     lost = counts.get("lost_worker", 0)
     ends = ", ".join(f"{counts[name]} {name}" for name in counts)
@@ -188,24 +191,36 @@ def _sent(arrivals: int, counts: Mapping[str, int], not_sent: Mapping[str, int])
         )
     if sum(faults.values()) > _MAX_NOT_SENT * arrivals:
         worst = max(faults, key=lambda reason: faults[reason])
-        problem = f"{sum(faults.values())} of {arrivals} arrivals were not sent, most of them: {worst}; {_remedy(worst)}"
+        problem = f"{sum(faults.values())} of {arrivals} arrivals were not sent, most of them: {worst}; {_remedy(worst, faster)}"
         return Check(name="ends", value=value, problem=problem)
     if arrivals and not any(count for name, count in counts.items() if name != "not_sent"):
         return Check(name="ends", value=value, problem="nothing was sent at all; run it again")
     return Check(name="ends", value=value)
 
 
-def _remedy(reason: str) -> str:
+def _answers(counts: Mapping[str, int], failures: Mapping[str, int]) -> Check:
+    """There is something to measure: a server that answered nothing has no response time, however well it was loaded."""
+    good, ended = counts.get("ok", 0), sum(count for name, count in counts.items() if name != "not_sent")
+    problem = None
+    if ended and not good:
+        worst = max(failures, key=lambda reason: failures[reason], default="")
+        reason = f", most of them: {worst[:200]}" if worst else ""
+        problem = f"none of {ended} arrivals was answered correctly{reason}; mend the server or what it is asked, and run it again"
+    return Check(name="answers", value=f"{good} of {ended} that were sent", problem=problem)
+
+
+def _remedy(reason: str, faster: str) -> str:
     if reason.startswith("connect failed"):
         return "see whether the server still runs and takes connections"
     if "connections" in reason:
-        return "raise --max-connections (and the limit of open files, ulimit -n), or lower the rate"
+        more = "raise --max-connections, or lower the rate" if faster == MORE_WORKERS else faster
+        return f"{more}; the limit of open files (ulimit -n) counts too"
     if reason.startswith("deadline"):
-        return "the generator was held up for longer than the deadline: use more workers (--processes) or a quieter machine"
+        return f"the generator was held up for longer than the deadline: {faster}, or use a quieter machine"
     return "run it again"
 
 
-def _lag(p50: int | None, p99: int | None, largest: int | None) -> Check:
+def _lag(p50: int | None, p99: int | None, largest: int | None, faster: str) -> Check:
     value = f"p50 {format_duration(p50)}, p99 {format_duration(p99)}, max {format_duration(largest)}"
     # With too few sends for a p99 only the worst one can be judged, and one alone may be the machine's.
     judged, name, limit = (p99, "p99", _MAX_LAG_P99_NS) if p99 is not None else (largest, "max", 10 * _MAX_LAG_P99_NS)
@@ -213,7 +228,7 @@ def _lag(p50: int | None, p99: int | None, largest: int | None) -> Check:
     if judged is not None and judged > limit:
         problem = (
             f"the {name} of the send lag is {format_duration(judged)}, above {format_duration(limit)}: the generator could not "
-            "keep to the schedule; use more workers (--processes), a lower rate, or a machine that does nothing else"
+            f"keep to the schedule; {faster}, or use a machine that does nothing else"
         )
     return Check(name="send lag", value=value, problem=problem)
 
@@ -234,13 +249,13 @@ def _gap_distance(intended: Times, sent: Times) -> float | None:
     return float(np.abs(below - np.searchsorted(delivered, points, side="right") / len(delivered)).max())
 
 
-def _gaps(distance: float | None) -> Check:
+def _gaps(distance: float | None, faster: str) -> Check:
     value = "too few gaps to compare" if distance is None else f"KS distance {distance:.3f} of delivered against intended gaps"
     problem = None
     if distance is not None and distance > _MAX_KS:
         problem = (
             f"the gaps between sends differ from the schedule's (KS distance {distance:.3f}, limit {_MAX_KS}): the load had another "
-            "shape than was asked for; use more workers (--processes) or a machine that does nothing else"
+            f"shape than was asked for; {faster}, or use a machine that does nothing else"
         )
     return Check(name="gaps", value=value, problem=problem)
 
@@ -258,7 +273,7 @@ def _spike_edges(schedule: Any, seq: Times, intended: Times, sent: Times) -> lis
     return edges
 
 
-def _edges(edges: list[int | None]) -> Check:
+def _edges(edges: list[int | None], faster: str) -> Check:
     known = [edge for edge in edges if edge is not None]
     if not edges:
         return Check(name="spikes", value="none in this schedule")
@@ -268,7 +283,7 @@ def _edges(edges: list[int | None]) -> Check:
     if late:
         problem = (
             f"{late} of {len(edges)} spikes arrived more than {format_duration(_MAX_EDGE_NS)} late; "
-            "use more workers (--processes) or a machine that does nothing else"
+            f"{faster}, or use a machine that does nothing else"
         )
     return Check(name="spikes", value=value, problem=problem)
 
@@ -310,16 +325,17 @@ def _parts(saved: SavedRun, order: Times, sent: Times, done: Times) -> Check:
     return Check(name="server timing", value=value, problem=problem)
 
 
-def _ends(rows: Any) -> tuple[dict[str, int], dict[str, int]]:
-    """How many arrivals ended in which way; of those that were not sent, how many for which reason."""
+def _ends(rows: Any) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """How many arrivals ended in which way; for which reasons some were not sent, and others had no correct answer."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if rows is None:
-        return {}, {}
+        return {}, {}, {}
     text = rows.select(["status", "error"]).cast(pa.schema([("status", pa.string()), ("error", pa.string())]))
-    reasons = text.filter(pc.equal(text.column("status"), "not_sent")).column("error")
-    return _count(text.column("status")), _count(reasons)
+    unsent, fine = (pc.equal(text.column("status"), name) for name in ("not_sent", "ok"))
+    unsent_reasons, reasons = (text.filter(chosen).column("error") for chosen in (unsent, pc.invert(pc.or_(unsent, fine))))
+    return _count(text.column("status")), _count(unsent_reasons), _count(reasons)
 
 
 def _count(column: Any) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bench.analysis.compare import FEWEST_UNITS
 from bench.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -31,34 +32,53 @@ def verdict(summary: ExperimentSummary) -> str:
         _alone(arm, summary) for arm in summary.arms
     ]
     count = summary.missing_runs
-    missing = f" {count} {'run is' if count == 1 else 'runs are'} missing." if count else ""
+    missing = f"Not finished, so not valid yet: {count} {'run is' if count == 1 else 'runs are'} missing. " if count else ""
     text = where + "; ".join(parts)
-    return text[:1].upper() + text[1:] + "." + missing
+    return f"{missing}{text[:1].upper()}{text[1:]}."
+
+
+def too_few_words(p99: P99Comparison, what: str = "spikes") -> str:
+    """Why there is no interval, and what it takes: `12 spikes make 4 groups with enough answers for a P99; ...`."""
+    count = p99.spikes
+    if p99.spikes_per_unit == 1:
+        return f"{count} {what if count != 1 else what[:-1]}, too few for an interval: {p99.spikes_for_interval} are needed"
+    groups = f"{p99.units} group{'s' if p99.units != 1 else ''}"
+    return (
+        f"{count} {what} make {groups} with enough answers for a P99, too few for an interval: {FEWEST_UNITS} groups are needed, "
+        f"{p99.spikes_for_interval} such {what}"
+    )
 
 
 def unstable_words(arm: ArmSummary) -> str:
     """What stands in place of a P99 for an arm that cannot hold its base."""
     every = arm.share(None)
     attained = f", {every.attainment:.1%} within the SLO" if every is not None and every.attainment is not None else ""
-    slope = arm.backlog_slope_per_s
-    grows = f", its backlog grows by {slope:.3g} requests each second" if slope is not None else ""
-    return f"unstable: P99 grows with the length of the run{attained}{grows}"
+    return f"unstable: P99 grows with the length of the run{attained}, {growth_words(arm)}"
+
+
+def growth_words(arm: ArmSummary) -> str:
+    """By how much the backlog grows, how sure that is, and in how many of the runs it did."""
+    slope, ends = arm.backlog_slope_per_s, arm.backlog_slope_interval
+    if slope is None or ends is None:
+        return "whether its backlog grows is not known"
+    runs = f"in {arm.growing_runs} of {len(arm.backlog)} runs" if len(arm.backlog) > 1 else "in its run"
+    return f"its backlog grows {runs}, by {slope:.3g} requests each second (95 %: {ends.low:.3g} to {ends.high:.3g})"
 
 
 def _alone(arm: ArmSummary, summary: ExperimentSummary) -> str:
-    if arm.unstable:
-        return f"{arm.name} is {unstable_words(arm)}"
     every = arm.phase(None)
+    if arm.unstable and every is not None and every.answered:
+        return f"{arm.name} is {unstable_words(arm)}"
     spike = arm.phase("spike") or every
     assert every is not None and spike is not None
     value, name = (spike.response.p99, "P99") if spike.response.p99 is not None else (spike.response.maximum, "largest")
     when = "in a spike" if spike.phase == "spike" else "over all arrivals"
     if value is None:
-        return f"{arm.name} answered nothing correctly"
+        return f"{arm.name} answered nothing{' correctly' if summary.values_known else ''}"
     share = arm.share(None)
-    attained = ""
+    attained, right = "", " correctly" if summary.values_known else ""
     if share is not None and share.attainment is not None:
-        attained = f", {share.attainment:.2%} of all arrivals were answered correctly within {format_duration(summary.slo_ns)}"
+        attained = f", {share.attainment:.2%} of all arrivals were answered{right} within {format_duration(summary.slo_ns)}"
     return f"{arm.name} has a {name} response time of {format_duration(value)} {when}{_tail_words(arm)}{_recovery_words(arm)}{attained}"
 
 
@@ -72,11 +92,11 @@ def _against(comparison: ArmComparison, summary: ExperimentSummary, with_tail: b
         if unstable:
             return "; ".join(f"{arm.name} is {unstable_words(arm)}" for arm in unstable) + _steady(first, second)
         return f"{second.name} and {first.name} cannot be compared over spikes ({comparison.reason})"
-    spikes = p99.units * p99.spikes_per_unit
+    spikes = p99.spikes
     between = f"{format_duration(p99.first_p99_ns)} with {first.name}, {format_duration(p99.second_p99_ns)} with {second.name}"
     typical = f"the P99 of a typical spike is {between}"
     if p99.ratio_interval is None:
-        return f"{typical} ({spikes} spikes, too few for an interval)"
+        return f"{typical} ({too_few_words(p99)})"
     interval = f"95 % interval {p99.ratio_interval.low:.3g}x to {p99.ratio_interval.high:.3g}x, {spikes} spikes"
     if not p99.distinguishable:
         needed = f", {p99.more_spikes} more spikes would tell" if p99.more_spikes else ""
@@ -97,10 +117,10 @@ def _against(comparison: ArmComparison, summary: ExperimentSummary, with_tail: b
 
 def _with_loads(comparison: ArmComparison, p99: P99Comparison) -> str:
     """An arm with loads beside its traffic against the same one without: both are one way to serve."""
-    spikes = p99.units * p99.spikes_per_unit
+    spikes = p99.spikes
     times = f"{format_duration(p99.second_p99_ns)} instead of {format_duration(p99.first_p99_ns)}, {p99.ratio:.3g}x"
     ends = p99.ratio_interval
-    sure = f"95 % interval {ends.low:.3g}x to {ends.high:.3g}x, {spikes} loads" if ends else f"{spikes} loads, too few for an interval"
+    sure = f"95 % interval {ends.low:.3g}x to {ends.high:.3g}x, {spikes} loads" if ends else too_few_words(p99, "loads")
     clear = "" if p99.distinguishable or ends is None else "; not distinguishable"
     return f"with one more engine loaded in each spike of {comparison.first}, the P99 of a typical one is {times} ({sure}{clear})"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
 from bench.errors import BenchError
 
 _FORM = re.compile(r"\s*([^\d\s.+-]*)\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(?:/\s*(h|hour|d|day|month))?\s*")
+_DEAREST = 1e12
 _HOURS = {None: 1.0, "h": 1.0, "hour": 1.0, "d": 24.0, "day": 24.0, "month": 730.0}
 
 
@@ -41,8 +41,10 @@ def parse_price(text: str) -> Price:
         raise BenchError(f"--price {text!r} is not a price of one replica: write it such as 2.5/h, 60/day or $1800/month")
     currency, number, unit = match.groups()
     amount = float(number)
-    if amount < 0 or not math.isfinite(amount):
+    if amount < 0:
         raise BenchError(f"--price {text!r} is below 0: a replica costs 0 or more an hour")
+    if amount > _DEAREST:
+        raise BenchError(f"--price {text!r} is more than {_DEAREST:.0e}, the highest price that is taken: write that of one replica")
     return Price(per_hour=amount / _HOURS[unit], currency=currency)
 
 

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bench.analysis.curve import WORTH
+from bench.analysis.curve import idle_note, invalid_reasons, useful_slots
 from bench.capacity.starts import Starts
 from bench.errors import BenchError
+from bench.records import naming
 from bench.tables import read_parquet, write_parquet
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ FILE = "measured.parquet"
 SCHEMA = pa.schema([("what", pa.string()), ("busy", pa.int32()), ("ns", pa.int64())])
 # What two runs must agree in to be of the same engine; one that was built again may have other bytes.
 SAME_ENGINE = ("name", "source_sha256", "runtime", "runtime_version", "precision", "device")
+_WITHOUT_THREADS = ("synthetic", "tensorrt")  # they take the setting, so that one command line serves every runtime
 _STARTS = ("cold_load_ns", "load_ns", "slot_ns", "ready_ns")
 
 
@@ -54,8 +56,11 @@ class HeldMemory:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
     """levels: the service times with 1, 2, ... busy slots, with the turnaround, which keeps a slot from others as well.
-    overheads_ns: of each answer beside its slot, at the same levels. throughput_per_s: of each level, in closed loop. sharing
-    (`engine` or `copy`), settings: as the curve's servers had it. engine: its manifest. sources: where it came from, for people.
+    overheads_ns: of each answer beside its slot, at the same levels. throughput_per_s: of each level, in closed loop. busy: the
+    numbers of busy slots that were measured; the other levels are those of the next larger one. sharing (`engine` or `copy`),
+    settings: as the curve's servers had it. engine: its manifest. sources: where it came from, for people. curve_notes: what is to be
+    said of the curve before any number that comes of it. invalid: why the curve or the cold starts may not be used; they and the
+    notes are the plan's to keep, and not read back.
     """
 
     subject: str
@@ -68,6 +73,15 @@ class Measured:
     memory: HeldMemory
     starts: Starts
     sources: Mapping[str, str]
+    busy: tuple[int, ...]
+    curve_notes: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()
+
+    @property
+    def own_settings(self) -> dict[str, str]:
+        """Those of `settings` that a server must have for the curve to hold: not `threads` where the runtime has no use for it."""
+        idle = self.engine.get("runtime") in _WITHOUT_THREADS
+        return {name: value for name, value in self.settings.items() if not (idle and name == "threads")}
 
     @property
     def model_bytes(self) -> int | None:
@@ -85,8 +99,7 @@ class Measured:
     @property
     def useful_slots(self) -> int:
         """The fewest slots after which no larger number answers more than 5 % more, as `bench curve` says it."""
-        rates = self.throughput_per_s
-        return next(k for k, rate in enumerate(rates, 1) if max(rates[k - 1 :]) <= (1 + WORTH) * rate)
+        return useful_slots([(slots, self.throughput_per_s[slots - 1]) for slots in self.busy])
 
     @property
     def best_per_s(self) -> float:
@@ -119,6 +132,9 @@ def fit(curve: ServiceCurve, starts: Starts, sources: Mapping[str, str]) -> Meas
         ),
         starts=starts,
         sources=dict(sources),
+        busy=tuple(level.busy for level in curve.of_batch()),
+        curve_notes=tuple(note for note in (idle_note(curve),) if note is not None),
+        invalid=(*(f"the service curve is not valid: {why}" for why in invalid_reasons(curve)), *starts.invalid),
     )
 
 
@@ -131,7 +147,8 @@ def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
         pa.table({"what": [what] * len(samples), "busy": pa.array([busy] * len(samples), pa.int32()), "ns": samples}, schema=SCHEMA)
         for what, busy, samples in rows
     ]
-    write_parquet(pa.concat_tables(tables), folder / FILE)
+    with naming(folder / FILE):
+        write_parquet(pa.concat_tables(tables), folder / FILE)
     return {
         "subject": measured.subject,
         "engine": dict(measured.engine),
@@ -142,6 +159,7 @@ def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
         "ready_level": measured.starts.ready_level,
         "notes": list(measured.starts.notes),
         "sources": dict(measured.sources),
+        "busy": list(measured.busy),
     }
 
 
@@ -152,18 +170,22 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
         what = np.asarray(table.column("what").to_pylist())
         busy, ns = table.column("busy").fill_null(0).to_numpy(), table.column("ns").to_numpy()
         highest = int(busy.max())
+        levels, overheads = (tuple(ns[(what == name) & (busy == k)] for k in range(1, highest + 1)) for name in ("service", "overhead"))
+        if not all(len(samples) for samples in (*levels, *overheads)):
+            raise ValueError("a level has no sample")
         starts = {name: ns[what == name] if (what == name).any() else None for name in _STARTS}
         return Measured(
             subject=about["subject"],
             engine=about["engine"],
             sharing=about["sharing"],
             settings=about["settings"],
-            levels=tuple(ns[(what == "service") & (busy == k)] for k in range(1, highest + 1)),
-            overheads_ns=tuple(ns[(what == "overhead") & (busy == k)] for k in range(1, highest + 1)),
+            levels=levels,
+            overheads_ns=overheads,
             throughput_per_s=tuple(about["throughput_per_s"]),
             memory=HeldMemory(**about["memory"]),
-            starts=Starts(ready_level=about["ready_level"], engine=about["engine"], notes=tuple(about["notes"]), **starts),
+            starts=Starts(ready_level=about["ready_level"], engine=about["engine"], notes=tuple(about["notes"]), invalid=(), **starts),
             sources=about["sources"],
+            busy=tuple(about.get("busy") or range(1, highest + 1)),
         )
     except (BenchError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise BenchError(f"{folder / FILE} or its run.json cannot be read ({error}): make the plan again with `bench plan`") from None

@@ -174,7 +174,10 @@ def _rng(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64([seed, 7]))
 
 
-def refuse_too_many(offered: Offered, limit: int) -> None:
-    """Raises BenchError where a simulation of it would take too long."""
+def refuse_too_many(offered: Offered, limit: int, seeds: int) -> None:
+    """Raises BenchError where a simulation of it with so many seeds would take too long."""
     if offered.arrivals > limit:
-        raise BenchError(f"the load has {offered.arrivals:,} arrivals, and a plan takes at most {limit:,}: plan for a window of it")
+        raise BenchError(
+            f"the load has {offered.arrivals:,} arrivals, and a plan with {seeds} seeds takes at most {limit:,}: plan for a window of it"
+            f"{', or give fewer --seeds' if seeds > 1 else ''}"
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.capacity.candidates import FAMILIES, Candidate, Rules
+from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, Candidate, Rules
 from bench.capacity.cost import Cost, Price, cost
 from bench.capacity.goal import PERCENT, Goal
 from bench.capacity.limits import Limit, headroom, limit_of, limit_of_failure
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from bench.capacity.measured import Measured
     from bench.capacity.offered import Offered
 
+PEAK, MEAN = "peak", "mean"  # of the memory held: by which of them less is less
 _SAME_REPLICAS = 0.02
-_SAME_MEMORY = 0.2  # below that the ways to serve that load while others wait are not worth what the model leaves out
+_SAME_MEMORY = 0.2  # in the mean: below that the ways to serve that load while others wait are not worth what the model leaves out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,10 @@ class Family:
 class Plan:
     """What `bench plan` answers. answer: the candidate to take, or the closest where nothing holds (`holds`). tried: every
     candidate that was simulated, for the frontier. usable_bytes: memory of a replica's device less the reserve. settings: the
-    runtime settings that the curve's servers had, and that those of the plan must have."""
+    runtime settings that the curve's servers had, and that those of the plan must have. measured_slots: the numbers of busy slots
+    of the curve; service_ns and throughput_per_s have all from 1 on, the others from the next one measured. memory_by: what was
+    the less memory, `peak` or `mean`. invalid: why the runs that it was made of may not be used. The defaults are those of plans that
+    did not know of it yet."""
 
     sentence: str
     subject: str
@@ -86,6 +90,14 @@ class Plan:
     memory_kind: str
     settings: Mapping[str, str]
     notes: tuple[str, ...]
+    measured_slots: tuple[int, ...] = ()
+    memory_by: str = MEAN
+    invalid: tuple[str, ...] = ()
+
+    @property
+    def curve_slots(self) -> tuple[int, ...]:
+        """The numbers of busy slots that were measured; all, where the plan does not tell."""
+        return self.measured_slots or tuple(range(1, len(self.service_ns) + 1))
 
 
 def make_plan(
@@ -99,6 +111,7 @@ def make_plan(
     families: Sequence[str] = FAMILIES,
     price: Price | None = None,
     vary: bool = True,
+    memory_by: str = PEAK,
     notes: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Plan:
@@ -108,10 +121,10 @@ def make_plan(
     search = Search(measured=measured, offered=offered, goal=goal, rules=rules, bounds=bounds, seeds=seeds)
     progress("sizes (the first plan on a machine compiles the simulation, which takes half a minute)")
     found = search_all(search, families)
-    chosen = choose(found)
-    closest = chosen or _closest(found)
     progress("headroom and limits")
     rooms = {one.family: headroom(search, one.smallest) for one in found if one.smallest is not None}
+    chosen = choose(found, rooms, memory_by)
+    closest = chosen or _closest(found)
     limit = None if closest is None else limit_of(search, chosen) if chosen is not None else limit_of_failure(search, closest)
     variations = sensitivity(search, closest.candidate, progress) if vary and closest is not None else ()
     plan = Plan(
@@ -149,24 +162,71 @@ def make_plan(
         throughput_per_s=measured.throughput_per_s,
         useful_slots=measured.useful_slots,
         memory_kind=measured.memory.kind,
-        settings=dict(measured.settings),
-        notes=(*notes, *_notes(measured, found)),
+        settings=measured.own_settings,
+        notes=(*_of_the_curve(measured), *notes, *_notes(measured, found, closest)),
+        measured_slots=measured.busy,
+        memory_by=memory_by,
+        invalid=measured.invalid,
     )
     return dataclasses.replace(plan, sentence=sentence(plan))
 
 
-def choose(found: Sequence[Found]) -> Prediction | None:
-    """Of those that hold: the fewest replicas in the mean (they cost), then the least memory held, then the family with the
-    fewest surprises. Differences of 2 % of the replicas and 20 % of the memory are none. None where nothing holds."""
+def choose(found: Sequence[Found], rooms: Mapping[str, float | None], memory_by: str = PEAK) -> Prediction | None:
+    """Of those that hold: the fewest replicas in the mean (they cost; 2 % are none), then the least memory. At its peak, since that is
+    what has to fit; where two hold as much, the lower figure of the first SLO, then the more room. In the mean, where something else
+    uses what is free in between: there 20 % are none, and the family with the fewest surprises is taken. None where nothing holds."""
     holding = [one.smallest for one in found if one.smallest is not None]
     if not holding:
         return None
-    fewest = min(one.replicas for one in holding)
-    holding = [one for one in holding if one.replicas <= fewest * (1 + _SAME_REPLICAS)]
-    if all(one.held_bytes is not None for one in holding):
+    holding = _as_few_replicas(holding)
+    known = all(one.held_bytes is not None and one.peak_bytes is not None for one in holding)
+    if known and memory_by == PEAK:
+        return min(holding, key=lambda one: (one.peak_bytes, one.value_ns, -(rooms.get(one.candidate.family) or 0.0), _order(one)))
+    if known:
         least = min(one.held_bytes or 0.0 for one in holding)
         holding = [one for one in holding if (one.held_bytes or 0.0) <= least * (1 + _SAME_MEMORY)]
-    return min(holding, key=lambda one: FAMILIES.index(one.candidate.family))
+    return min(holding, key=_order)
+
+
+def _as_few_replicas(holding: Sequence[Prediction]) -> list[Prediction]:
+    fewest = min(one.replicas for one in holding)
+    return [one for one in holding if one.replicas <= fewest * (1 + _SAME_REPLICAS)]
+
+
+def _order(one: Prediction) -> int:
+    return FAMILIES.index(one.candidate.family)
+
+
+def why_chosen(plan: Plan) -> str | None:
+    """Why the answer was taken and not another way that holds, in words; None where there is no other, or nothing holds."""
+    answer = plan.answer
+    others = [one.prediction for one in plan.families if one.holds and one.prediction is not None and one.prediction != answer]
+    if answer is None or not plan.holds or not others:
+        return None
+    near = [one for one in _as_few_replicas([answer, *others]) if one != answer]
+    if not near:
+        next_ = min(others, key=lambda one: (one.replicas, _order(one)))
+        return f"it runs the fewest replicas in the mean: {answer.replicas:.3g}; {next_.candidate.text}: {next_.replicas:.3g}"
+    name, held = ("in the mean", _held) if plan.memory_by == MEAN else ("at its peak", _peak)
+    mine = held(answer)
+    if mine is None or any(held(one) is None for one in near):
+        return "what they hold is not known, and it has the fewest surprises of the ways with as few replicas"
+    next_ = min(near, key=lambda one: (held(one), one.value_ns, _order(one)))
+    beside = f"{format_size(mine)}; {next_.candidate.text}: {format_size(held(next_))}"
+    if plan.memory_by == MEAN:
+        return f"of the ways with as few replicas it holds the least {name}, or little more and has fewer surprises ({beside})"
+    if held(next_) == mine:
+        times = f"{format_duration(answer.values_ns[0])}; {next_.candidate.text}: {format_duration(next_.values_ns[0])}"
+        return f"no way with as few replicas holds less {name} ({format_size(mine)}), and of those with as much it is the fastest ({times})"
+    return f"of the ways with as few replicas it holds the least {name} ({beside})"
+
+
+def _held(one: Prediction) -> float | None:
+    return one.held_bytes
+
+
+def _peak(one: Prediction) -> float | None:
+    return one.peak_bytes
 
 
 def sentence(plan: Plan) -> str:
@@ -272,12 +332,32 @@ def _thumbs(measured: Measured, offered: Offered, goal: Goal, bounds: Bounds) ->
     )
 
 
-def _notes(measured: Measured, found: Sequence[Found]) -> tuple[str, ...]:
+def _of_the_curve(measured: Measured) -> tuple[str, ...]:
+    """What the curve itself leaves open, before anything else."""
+    notes = list(measured.curve_notes)
+    levels = len(measured.levels)
+    if len(measured.busy) < levels:
+        there = ", ".join(map(str, measured.busy))
+        notes.append(
+            f"the curve was measured with {there} busy slots; in between, the simulation takes the service times of the next larger number"
+        )
+    return tuple(notes)
+
+
+def _notes(measured: Measured, found: Sequence[Found], answer: Prediction | None) -> tuple[str, ...]:
     notes = [*measured.starts.notes]
     notes += [f"{one.family} is left out: {one.why}" for one in found if one.why]
+    if answer is not None and answer.candidate.family in (ELASTIC, LAZY, COLD):
+        notes.append(
+            f"{answer.candidate.family} loads while it serves, and on a real device loads slow down what runs beside them, which is not in "
+            "the simulation: under load it comes out too well here, so measure it before you rely on it (bench burst, then bench validate)"
+        )
     if not measured.memory.known:
         notes.append("what a slot holds is not known, so the plan has no memory in it: measure the curve with two numbers of slots")
-    threads = measured.settings.get("threads")
+    threads = measured.own_settings.get("threads")
     if threads is not None:
-        notes.append(f"holds for servers with threads={threads} a slot, as the curve was measured (--set threads={threads})")
+        notes.append(
+            f"holds for servers with threads={threads} a slot, as the curve was measured (bench serve --set threads={threads}; "
+            f"in bench burst --arms, threads={threads})"
+        )
     return tuple(notes)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,15 +35,27 @@ class SavedPlan:
 def save_plan(
     results: Path, plan: Plan, measured: Measured, offered: Offered, *, environment: Mapping[str, Any], command: Sequence[str]
 ) -> RunFolder:
-    """Write the folder, still `.partial`: a report may be put into it before `finish`. Raises BenchError."""
+    """Write the folder, still `.partial`: a report may be put into it before `finish`. Raises BenchError, and OSError with the file's
+    name where the disk is full; then no half of it is left."""
     from bench.load.schedule import write_schedule
 
     folder = RunFolder.create(results, new_run_id(KIND, str(measured.engine.get("name", "model"))))
-    about = write_measured(measured, folder.path)
-    folder.write_run(KIND, {"title": measured.subject, "measured": about, "environment": dict(environment)}, command)
-    write_schedule(offered.schedules[0], folder.path / "schedule.parquet")
-    folder.write_json("summary.json", dataclasses.asdict(plan))
+    with whole_or_gone(folder.path):
+        about = write_measured(measured, folder.path)
+        folder.write_run(KIND, {"title": measured.subject, "measured": about, "environment": dict(environment)}, command)
+        write_schedule(offered.schedules[0], folder.path / "schedule.parquet")
+        folder.write_json("summary.json", dataclasses.asdict(plan))
     return folder
+
+
+@contextlib.contextmanager
+def whole_or_gone(path: Path) -> Iterator[None]:
+    """Remove the folder where an error ends its writing: what was computed and not measured is soon made again."""
+    try:
+        yield
+    except (OSError, BenchError):
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def read_plan(path: Path) -> SavedPlan:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bench.records import SavedRun
 
 _OF_A_DRAW = ("seed", "before", "after", "gaps")  # of a trace's steps
+_LOADED_BESIDE = "another engine was loaded beside it (--during load), which is not in the model"
 _MODES = ("warm-pool", "elastic", "lazy", "cold-load")
 
 
@@ -69,6 +70,25 @@ def differences(saved: SavedRun, measured: Measured) -> list[str]:
         for what in SAME_ENGINE
         if engine.get(what) != measured.engine.get(what)
     ]
+
+
+def outside_the_model(saved: SavedRun) -> dict[str, str]:
+    """The runs that met something which the plan does not simulate, by their folders' names, and what: a first contact, another engine
+    that was loaded beside them."""
+    found = {}
+    try:
+        if (saved.run.get("setup") or {}).get("alone"):
+            found[saved.path.name] = _LOADED_BESIDE
+        beside = {arm["name"] for arm in saved.run.get("arms") or () if arm.get("alone")}
+        for entry in saved.run.get("order") or ():
+            name = f"{entry['block']:02d}-{entry['arm']}"
+            if entry.get("first_contact"):
+                found[name] = "a spike that is a server's first contact is not in the model"
+            elif entry["arm"] in beside:
+                found[name] = _LOADED_BESIDE
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise BenchError(f"{saved.path / 'run.json'} has a damaged list of its arms or runs") from None
+    return found
 
 
 def _options(saved: SavedRun) -> tuple[Mapping[str, Any], str | None]:

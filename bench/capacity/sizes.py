@@ -8,7 +8,6 @@ enough are enough, fewer than too few are too few.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.analysis.statistics import Interval
-from bench.capacity.predict import percentile_of, simulate_one, t_point
+from bench.capacity.predict import percentile_of, simulate_one
+from bench.capacity.refutation import measured_interval, straddles
 from bench.capacity.rules_of_thumb import RuleOfThumb, rules_of_thumb
 
 if TYPE_CHECKING:
@@ -64,17 +64,17 @@ def score_sizes(
     groups: Sequence[Sequence[Member]], cases: Sequence[Case], measured: Measured, memory_bytes: int | None, seeds: Sequence[int]
 ) -> tuple[Score, ...]:
     """A score for each load of which some size was measured and an SLO is known."""
-    loads: dict[tuple[str, str, int], list[tuple[Sequence[Member], Case]]] = defaultdict(list)
+    loads: dict[tuple[str, str, str, int], list[tuple[Sequence[Member], Case]]] = defaultdict(list)
     for members, case in zip(groups, cases, strict=True):
         if case.slo_ns is not None and case.p99.measured_ns is not None:
-            loads[case.load, case.mode, case.slo_ns].append((members, case))
-    return tuple(_score(entries, measured, memory_bytes, slo_ns, seeds) for (_, _, slo_ns), entries in loads.items())
+            loads[case.load, case.mode, case.sharing, case.slo_ns].append((members, case))
+    return tuple(_score(entries, measured, memory_bytes, slo_ns, seeds) for (*_, slo_ns), entries in loads.items())
 
 
 def _score(
     entries: Sequence[tuple[Sequence[Member], Case]], measured: Measured, memory_bytes: int | None, slo_ns: int, seeds: Sequence[int]
 ) -> Score:
-    sizes = tuple(sorted((_size(case, members, slo_ns) for members, case in entries), key=lambda one: one.slots))
+    sizes = tuple(sorted((_size(case, slo_ns) for _, case in entries), key=lambda one: one.slots))
     verdicts = {one.slots: one.verdict for one in sizes}
     _, first = entries[0]
     schedules = [member for members, _ in entries for member in members]
@@ -132,20 +132,16 @@ def _arrivals(member: Member) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.sort(table.column("intended_ns").to_numpy())
 
 
-def _size(case: Case, members: Sequence[Member], slo_ns: int) -> Size:
+def _size(case: Case, slo_ns: int) -> Size:
     p99 = case.p99.measured_ns
     assert p99 is not None
-    interval = None
-    if case.noise is not None and len(members) > 1:
-        reach = t_point(len(members) - 1) * case.noise / math.sqrt(len(members))
-        interval = Interval(low=p99 * math.exp(-reach), high=p99 * math.exp(reach))
-    straddles = interval is not None and interval.low <= slo_ns <= interval.high
+    either = straddles(case, slo_ns)
     return Size(
         slots=case.slots,
-        runs=len(members),
+        runs=len(case.runs),
         p99_ns=p99,
-        interval=interval,
-        verdict=_EITHER if straddles else _ENOUGH if p99 <= slo_ns else _TOO_FEW,
+        interval=measured_interval(case),
+        verdict=_EITHER if either else _ENOUGH if p99 <= slo_ns else _TOO_FEW,
     )
 
 
@@ -167,28 +163,51 @@ def _thumbs(members: Sequence[Member], measured: Measured, memory_bytes: int | N
     )
 
 
-def right_of(scores: Sequence[Score]) -> dict[str, tuple[int, int]]:
-    """Of each rule: in how many loads it is right, and in how many what was measured decides."""
-    found: dict[str, tuple[int, int]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Of one rule: in how many of `loads` it is right, and in how many what was measured does not decide it."""
+
+    right: int
+    undecided: int
+    loads: int
+
+    @property
+    def text(self) -> str:
+        """Such as `2 of 4 loads, 1 not decided by the sizes that were measured`."""
+        more = f", {self.undecided} not decided by the sizes that were measured" if self.undecided else ""
+        return f"{self.right} of {_count(self.loads, 'load')}{more}"
+
+
+def right_of(scores: Sequence[Score]) -> dict[str, Tally]:
+    """Of each rule, over the same loads for all: a rule that names no number is wrong, one that is not decided is not right."""
+    found: dict[str, Tally] = {}
     for score in scores:
         for guess in score.guesses:
-            right, decided = found.get(guess.rule, (0, 0))
-            found[guess.rule] = (right + (guess.right is True), decided + (guess.right is not None or guess.slots is None))
+            before = found.get(guess.rule, Tally(right=0, undecided=0, loads=len(scores)))
+            undecided = guess.right is None and guess.slots is not None
+            found[guess.rule] = dataclasses.replace(
+                before, right=before.right + (guess.right is True), undecided=before.undecided + undecided
+            )
     return found
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def sentence(made: Validation) -> str:
     """The verdict on the model in one sentence."""
     if made.median_error is None or made.worst_error is None:
-        return f"{made.runs} runs have too few answers for a P99, so its error cannot be told: 100 are needed."
+        return f"{_count(made.runs, 'run')} had too few answers for a P99, so its error cannot be told: 100 are needed."
     noise = "" if made.noise is None else f", where it differs by {made.noise:.1%} from run to run"
     text = (
-        f"In {len(made.cases)} cases ({made.runs} runs) the predicted P99 is off by {made.median_error:.1%} in the median and by "
-        f"{made.worst_error:.0%} at worst{noise}; {made.inside} of {len(made.cases)} lie where the simulation expects them"
+        f"In {_count(len(made.cases), 'case')} ({_count(made.runs, 'run')}) the predicted P99 is off by {made.median_error:.1%} "
+        f"in the median and by {made.worst_error:.0%} at worst{noise}; "
+        f"{made.inside} of {len(made.cases)} lie where the simulation expects them"
     )
     counts = right_of(made.scores)
-    if PLAN in counts and counts[PLAN][1]:
-        right, decided = counts.pop(PLAN)
-        others = ", ".join(f"{rule}: {one}" for rule, (one, all_) in counts.items() if all_)
-        text += f"; the predicted number of slots is right in {right} of {decided} loads ({others})"
+    own = counts.pop(PLAN, None)
+    if own is not None and own.undecided < own.loads:
+        others = ", ".join(f"{rule}: {one.right}" for rule, one in counts.items())
+        text += f"; the predicted number of slots is right in {own.text} (rules of thumb, of the same loads: {others})"
     return f"{text}."

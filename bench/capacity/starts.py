@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.analysis.cold_start_run import finished_trials, summary_of
 from bench.errors import BenchError
 from bench.records import open_run
 
@@ -31,7 +32,7 @@ class Starts:
     cold_load_ns: what a request of cold-load waits beyond a warm one: the load of engine and slot, and what a first run takes
     beyond a steady one. load_ns: an engine alone, in a process that is up. slot_ns: a slot on it, made and checked.
     ready_ns: from a server's start until it is ready; `ready_level` says which level told. engine: its manifest. notes:
-    what stands for something that was not measured, in sentences.
+    what stands for something that was not measured, in sentences. invalid: why the run may not be used.
     """
 
     cold_load_ns: Samples | None
@@ -41,6 +42,7 @@ class Starts:
     ready_level: str | None
     engine: Mapping[str, Any]
     notes: tuple[str, ...]
+    invalid: tuple[str, ...] = ()
 
 
 def read_starts(path: Path) -> Starts:
@@ -50,6 +52,7 @@ def read_starts(path: Path) -> Starts:
     variants = saved.run.get("variants") or []
     if table is None or table.num_rows == 0 or not variants:
         raise BenchError(f"--coldstart {path} has no finished trial")
+    invalid = summary_of(saved, finished_trials(saved)).invalid
     first = variants[0]["label"]
     trials: dict[str, list[dict[str, list[int]]]] = defaultdict(list)
     for level, phases in _trials(table.to_pylist(), first):
@@ -69,6 +72,7 @@ def read_starts(path: Path) -> Starts:
         ready_level=ready_level,
         engine=variants[0]["engine"],
         notes=tuple(notes),
+        invalid=tuple(f"the cold-start run is not valid: {why}" for why in invalid),
     )
 
 

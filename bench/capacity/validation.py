@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bench.analysis.load_run import ArmRecords, read_arm
 from bench.analysis.statistics import median
 from bench.capacity.predict import further_run, percentile_of, replica_bytes, simulate_one
-from bench.capacity.served import Served, differences, served
+from bench.capacity.served import Served, differences, outside_the_model, served
 from bench.capacity.sizes import Score, score_sizes, sentence
 from bench.errors import BenchError
 from bench.records import SavedRun
@@ -102,11 +102,13 @@ class Case:
     predicted_bytes: float | None
     measured_bytes: float | None
     spikes: tuple[SpikeCompared, ...]
+    sharing: str = "engine"
 
     @property
     def name(self) -> str:
+        """Such as `warm-pool 4`, and `warm-pool 4, copy` where each slot has an engine of its own."""
         size = f"{self.minimum} to {self.slots}" if self.mode == "elastic" else str(self.slots)
-        return f"{self.mode} {size}"
+        return f"{self.mode} {size}{', copy' if self.sharing == 'copy' else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +192,10 @@ def compare(members: Sequence[Member], measured: Measured, slo_ns: int | None, s
         measured_shed=float((requests["status"].to_numpy() == "shed").mean()),
         predicted_recovery_ns=_median([one["median"] for one in expected]),
         measured_recovery_ns=recovered["median"],
-        predicted_bytes=replica_bytes(how.candidate, engine),
+        predicted_bytes=replica_bytes(how.candidate, engine) if how.sharing == measured.sharing else None,
         measured_bytes=_peak([member.saved for member in members], measured.memory.kind),
         spikes=tuple(_spikes(arm, members, response, in_spike, simulated, recovered, expected)),
+        sharing=how.sharing,
     )
 
 
@@ -298,8 +301,8 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
-    """The valid load runs of the folders, experiments opened; and which were left out, and why. Raises BenchError where a folder
-    is none, or nothing is left."""
+    """The valid load runs of the folders that the model is of, experiments opened; and which were left out, and why. Raises
+    BenchError where a folder is none, or nothing is left."""
     from bench.analysis.validity import check_run, runs_of
     from bench.records import open_run
 
@@ -308,7 +311,11 @@ def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
         kind = open_run(path).kind
         if kind not in ("load", "experiment"):
             raise BenchError(f"{path} is a {kind} run; a plan is validated with load runs and burst experiments")
+        outside = outside_the_model(open_run(path))
         for place in runs_of(path):
+            if place.name in outside:
+                left_out.append(f"{place.name}: {outside[place.name]}")
+                continue
             checked = check_run(place)
             problem = next((check.problem for check in checked.checks if check.problem), None)
             if problem is None:
@@ -316,7 +323,9 @@ def runs_to_compare(paths: Sequence[Path]) -> tuple[list[SavedRun], list[str]]:
             else:
                 left_out.append(f"{place.name}: {problem}")
     if not found:
-        raise BenchError(f"none of the runs is valid, so there is nothing to compare with ({left_out[0] if left_out else 'no run'})")
+        raise BenchError(
+            f"none of the runs can be compared with ({left_out[0] if left_out else 'no run'}): run the load against a plain server"
+        )
     return found, left_out
 
 
@@ -361,10 +370,13 @@ def validate(
 
 
 def _threads(runs: Sequence[SavedRun], measured: Measured) -> list[str]:
-    wanted = measured.settings.get("threads")
-    if wanted is None or measured.engine.get("runtime") == "synthetic":
+    wanted = measured.own_settings.get("threads")
+    if wanted is None:
         return []
     other = sum(((run.run.get("setup") or {}).get("settings") or {}).get("threads") != wanted for run in runs)
     if not other:
         return []
-    return [f"{other} of {len(runs)} runs were not served with threads={wanted} as the curve was, so their service times may be others"]
+    return [
+        f"{other} of {len(runs)} runs were not served with threads={wanted} as the curve was, so their service times may be others: "
+        f"give it to the arm, as in bench burst --arms warm-pool:pool=2,threads={wanted}"
+    ]

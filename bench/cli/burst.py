@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,12 +105,17 @@ def burst(
 
     bench burst --target ours=http://127.0.0.1:8000 --target triton=http://127.0.0.1:9000 --name resnet50 --base 5 --peak 20
     """
+    from bench.cli.progress import steps
     from bench.engine.resolve import BuildOptions, cache_folder
-    from bench.experiment.conduct import only_one, reopen
+    from bench.experiment.conduct import only_one, reopen, try_engine
 
     if resume is not None:
         with only_one(force, cache_folder()):
-            _go_on(*reopen(resume), as_json=as_json)
+            folder, setup, planned = reopen(resume)
+            if setup.engine_dir is not None:
+                with steps(f"burst of {setup.model}") as progress:
+                    try_engine(setup.engine_dir, setup.arms, trust=setup.trust, progress=progress)
+            _go_on(folder, setup, planned, as_json=as_json)
         return
     there = _targets(target, allow_remote, name, shape or [], values or []) if target else None
     given = BuildOptions.from_flags(runtime=runtime, optimize=optimize, name=name, shapes=shape or [], inputs=values or [], seed=0)
@@ -127,7 +133,8 @@ def burst(
         first_contact=first_contact,
         during=during,
     )
-    run_burst(subject, given, arms, load, results=results, trust=trust, force=force, as_json=as_json, there=there)
+    with only_one(force, cache_folder()):
+        run_burst(subject, given, arms, load, results=results, trust=trust, as_json=as_json, there=there)
 
 
 def _targets(texts: list[str], allow_remote: bool, name: str | None, shapes: list[str], values: list[str]) -> Targets:
@@ -149,17 +156,12 @@ def run_burst(
     *,
     results: Path,
     trust: Path | None = None,
-    force: bool = False,
     as_json: bool = False,
     there: Targets | None = None,
 ) -> None:
     """A whole experiment: engine, calibration, blocks, summary, report; against servers that are `there` already where
-    given, instead of `subject` and `arms`. Raises BenchError, InvalidRun."""
-    from bench.engine.resolve import cache_folder
-    from bench.experiment.conduct import only_one
-
-    with only_one(force, cache_folder()):
-        _go_on(*_prepare(subject, build, arms, load, results, trust, there), as_json=as_json)
+    given, instead of `subject` and `arms`. The caller sees to it that there is `only_one`. Raises BenchError, InvalidRun."""
+    _go_on(*_prepare(subject, build, arms, load, results, trust, there), as_json=as_json)
 
 
 def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_json: bool) -> None:
@@ -170,8 +172,13 @@ def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_jso
     try:
         with bar("burst") as show:
             conduct(folder, setup, planned, lambda done, total, _what: show(done, total))
-    except (KeyboardInterrupt, BenchError, OSError):
+    except (KeyboardInterrupt, BenchError, OSError) as stop:
         folder.check_there()  # else there is nothing to sum up, and nothing to go on with
+        if not isinstance(stop, KeyboardInterrupt) and not finished_runs(folder.path):
+            shutil.rmtree(folder.path)  # the first run cannot be made: nothing was measured, and going on would end here again
+            raise
+        if finished_runs(folder.path):
+            typer.echo("stopping: what was measured is summed up, which takes a few seconds", err=True)
         try:
             conclude(folder.path, as_json=as_json)
         except BenchError as error:  # why it stopped is what is to be said last
@@ -179,8 +186,13 @@ def _go_on(folder: RunFolder, setup: Setup, planned: list[PlannedRun], *, as_jso
         typer.echo(f"stopped; go on with: bench burst --resume {folder.path}", err=True)
         raise
     summary = conclude(folder.finish(), as_json=as_json)
-    if summary is not None and not summary.valid:
+    if summary is not None and summary.invalid:
         raise InvalidRun(f"the experiment is not valid: {summary.invalid[0]}")
+
+
+def finished_runs(path: Path) -> bool:
+    """Whether the experiment has a run to sum up."""
+    return any((path / "runs").glob("*/run.json"))
 
 
 def conclude(path: Path, *, as_json: bool) -> ExperimentSummary | None:
@@ -188,7 +200,7 @@ def conclude(path: Path, *, as_json: bool) -> ExperimentSummary | None:
     from bench.records import RunFolder, open_run
     from bench.report.build import load_report, write_html
 
-    if not any((path / "runs").glob("*/run.json")):
+    if not finished_runs(path):
         return None
     summary, page = load_report(path)
     unwritten: BenchError | None = None
@@ -229,7 +241,8 @@ def _prepare(
     from bench.experiment import plan
     from bench.experiment.arms import parse_arms, with_loads
     from bench.experiment.calibration import Capacity
-    from bench.experiment.conduct import Setup, calibrate, check_targets, start_experiment, try_settings
+    from bench.experiment.conduct import Setup, calibrate, check_targets, planned_schedules, start_experiment, try_engine
+    from bench.experiment.foresight import shortcomings
     from bench.records import RunFolder, new_run_id
     from bench.slo import parse_slo_time_ns
     from bench.units import parse_duration_ns
@@ -273,7 +286,7 @@ def _prepare(
     with steps(f"burst of {subject if there is None else there.model}") as progress:
         engine = resolve_engine(subject, build, progress) if there is None else None
         if engine is not None:
-            try_settings(engine, arms, trust=trust, progress=progress)
+            try_engine(engine, arms, trust=trust, progress=progress)
         if engine is not None and plan.needs_calibration(*rates):
             capacities = calibrate(engine, arms, duration_s=calibrate_ns / 1e9, trust=trust, progress=progress)
             for arm, capacity in capacities.items():
@@ -298,4 +311,6 @@ def _prepare(
     name = Path(subject).stem if there is None else there.model
     command = ["bench", *sys.argv[1:]]
     folder, planned = start_experiment(results, new_run_id("burst", name), setup, capacities, facts, command)
+    for shortcoming in shortcomings(planned_schedules(folder, planned), len(arms)):
+        typer.echo(f"note: {shortcoming}", err=True)
     return folder, setup, planned

@@ -13,7 +13,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.app import app
-from bench.errors import BenchError
+from bench.errors import BenchError, InvalidRun
 
 if TYPE_CHECKING:
     from bench.records import RunFolder
@@ -104,7 +104,7 @@ def curve(
 
 def conclude(folder: RunFolder, path: Path, *, as_json: bool) -> None:
     """Write `summary.json` and `report.html` into the run, and print it. A cut-off run without one whole level is only kept
-    where it has a row. Raises BenchError where a finished one has none."""
+    where it has a row. Raises BenchError where a finished one has none, InvalidRun where it is no service curve."""
     from bench.records import RunFolder, open_run
     from bench.report.build import load_curve, write_html
 
@@ -121,10 +121,12 @@ def conclude(folder: RunFolder, path: Path, *, as_json: bool) -> None:
     write_html(path / "report.html", [page])
     if as_json:
         typer.echo(json.dumps({"run": str(path), **dataclasses.asdict(summary)}, indent=2))
-        return
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    from bench.report.text import render
+        from bench.report.text import render
 
-    render(page, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
-    typer.echo(f"\nreport: {path / 'report.html'}\nfiles:  {path}{' (stopped before its end)' if saved.partial else ''}")
+        render(page, Console(width=None if sys.stdout.isatty() else 140, highlight=False))
+        typer.echo(f"\nreport: {path / 'report.html'}\nfiles:  {path}{' (stopped before its end)' if saved.partial else ''}")
+    if summary.invalid and not saved.partial:
+        raise InvalidRun(f"the run is not valid: {summary.invalid[0]}")

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from bench.capacity.offered import Offered
     from bench.capacity.plan import Plan
 
-_MOST_ARRIVALS = 5_000_000
+_MOST_ARRIVALS = 5_000_000  # of one seed
+_MOST_DRAWN = 50_000_000  # of all seeds
+_MOST_SEEDS = 1000
+_MOST_REPLICAS = 10_000
+_MOST_WAITING = 10**9
+_LAST_SEED = 2**32 - 1
 
 
 @app.command()
@@ -46,6 +51,10 @@ def plan(
         list[Path] | None,
         typer.Option(metavar="PLAN", help="A plan of another model on the same device, whose pool has its memory first; repeatable."),
     ] = None,
+    memory_by: Annotated[
+        str | None,
+        typer.Option(metavar="peak|mean", help="By which memory, of ways with as few replicas, the least is taken; with --beside: mean."),
+    ] = None,
     price: Annotated[str | None, typer.Option(metavar="PRICE", help="Of one replica, such as 2.5/h.")] = None,
     replica_start: Annotated[
         str | None, typer.Option(metavar="TIME", help="From the decision to start a replica until it is ready; else as measured.")
@@ -63,6 +72,7 @@ def plan(
     seeds: Annotated[int, typer.Option(metavar="N", help="How often the load and the service times are drawn.")] = 5,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 1,
     sensitivity: Annotated[bool, typer.Option(help="Also with other peaks, burst lengths and gaps.")] = True,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also from a curve or cold starts that are not valid.")] = False,
     results: options.Results = Path("results"),
     as_json: options.AsJson = False,
 ) -> None:
@@ -90,7 +100,7 @@ def plan(
     goal = parse_goal(slo or [], goodput)
     priced = None if price is None else parse_price(price)
     rules = Rules(
-        queue_limit=_at_least(0, queue_limit, "--queue-limit"),
+        queue_limit=_within(0, queue_limit, _MOST_WAITING, "--queue-limit"),
         acquire_timeout_ns=None if acquire_timeout is None else _above_zero(acquire_timeout, "--acquire-timeout"),
         idle_timeout_ns=parse_duration_ns(idle_timeout, "--idle-timeout"),
         ready_ns=None if replica_start is None else parse_duration_ns(replica_start, "--replica-start"),
@@ -99,18 +109,20 @@ def plan(
     )
     usable, others = _usable(memory, reserve, beside or [])
     families = _families(modes)
-    for value, name in ((max_replicas, "--max-replicas"), (max_slots, "--max-slots"), (seeds, "--seeds")):
-        _at_least(1, value, name)
-    _at_least(0, seed, "--seed")
+    for value, most, name in ((max_replicas, _MOST_REPLICAS, "--max-replicas"), (max_slots, _MOST_REPLICAS, "--max-slots")):
+        _within(1, value, most, name)
+    _within(1, seeds, _MOST_SEEDS, "--seeds")
+    _within(0, seed, _LAST_SEED, "--seed")
+    by = _memory_by(memory_by, beside or [])
     if not 0 <= waiting < 1e9:
         raise BenchError(f"--waiting is {waiting:g}: write how many waiting requests a slot are too many, such as 1")
     drawn = range(seed, seed + seeds)
     RunFolder.check_writable(results)
     with steps("plan") as progress:
         progress("reading the runs")
+        measured = _measured(curve, coldstart, anyway)
+        refuse_too_many(_offered(arrivals, schedule, trace, drawn[:1]), min(_MOST_ARRIVALS, _MOST_DRAWN // seeds), seeds)
         offered = _offered(arrivals, schedule, trace, drawn)
-        refuse_too_many(offered, _MOST_ARRIVALS)
-        measured = _measured(curve, coldstart)
         bounds = Bounds(
             most_slots=min(max_slots or len(measured.levels), len(measured.levels)), most_replicas=max_replicas, usable_bytes=usable
         )
@@ -124,6 +136,7 @@ def plan(
             families=families,
             price=priced,
             vary=sensitivity,
+            memory_by=by,
             notes=others,
             progress=progress,
         )
@@ -153,33 +166,46 @@ def _offered(arrivals: str | None, schedule: Path | None, trace: Path | None, se
     if schedule is not None:
         return of_schedule(read_schedule(schedule), schedule.name, seeds)
     assert trace is not None
-    read = import_trace(trace)
+    try:
+        read = import_trace(trace)
+    except BenchError as error:
+        if "--format" not in str(error):
+            raise
+        raise BenchError(
+            f"--trace {trace} does not tell its format: make a schedule of it with `bench trace {trace} --format NAME -o load.parquet`, "
+            "and give that with --schedule"
+        ) from None
     return of_schedule(read, f"{trace.name} ({read.provenance['format']})", seeds)
 
 
-def _measured(curve: Path, coldstart: Path | None) -> Measured:
+def _measured(curve: Path, coldstart: Path | None, anyway: bool) -> Measured:
     from bench.capacity.measured import fit
     from bench.capacity.service import read_service_curve
     from bench.capacity.starts import no_starts, read_starts
 
     service = read_service_curve(curve)
     starts = no_starts(service.engine) if coldstart is None else read_starts(coldstart)
-    return fit(service, starts, {"curve": str(curve), **({} if coldstart is None else {"coldstart": str(coldstart)})})
+    measured = fit(service, starts, {"curve": str(curve), **({} if coldstart is None else {"coldstart": str(coldstart)})})
+    if measured.invalid and not anyway:
+        raise BenchError(f"{measured.invalid[0]}; --anyway plans with it nevertheless")
+    return measured
 
 
 def _keep(results: Path, made: Plan, measured: Measured, offered: Offered) -> Path:
-    from bench.capacity.saved_plan import save_plan
-    from bench.records import open_run
+    from bench.capacity.saved_plan import save_plan, whole_or_gone
+    from bench.records import naming, open_run
     from bench.report.build import build_page, write_html
 
     # What was measured elsewhere and at another time belongs to that machine, not to the one that plans.
     environment = open_run(Path(measured.sources["curve"])).run.get("environment") or {}
     folder = save_plan(results, made, measured, offered, environment=environment, command=sys.argv)
-    page = build_page(folder.path)
-    for picture in page.pictures:
-        (folder.path / f"{picture.name}.svg").write_bytes(picture.data)
-    write_html(folder.path / "report.html", [page])
-    return folder.finish()
+    with whole_or_gone(folder.path):
+        page = build_page(folder.path)
+        for picture in page.pictures:
+            with naming(folder.path / f"{picture.name}.svg"):
+                (folder.path / f"{picture.name}.svg").write_bytes(picture.data)
+        write_html(folder.path / "report.html", [page])
+        return folder.finish()
 
 
 def _show(path: Path) -> None:
@@ -208,6 +234,8 @@ def _usable(memory: str | None, reserve: str, beside: Sequence[Path]) -> tuple[i
             raise BenchError("--beside shares out a device's memory: say with --memory how much there is")
         return None, ()
     left = int(parse_size_bytes(memory, "--memory") * (1 - share))
+    if left <= 0:
+        raise BenchError(f"--memory {memory} leaves nothing behind the reserve of {reserve}: write what the device has, such as 16GiB")
     notes = []
     for path in beside:
         name, held = _pool_of(path)
@@ -246,9 +274,11 @@ def _families(text: str | None) -> tuple[str, ...]:
     if text is None:
         return FAMILIES
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise BenchError(f"--modes {text!r} names no way to serve: write one or more of {', '.join(FAMILIES)}")
     unknown = [name for name in names if name not in FAMILIES]
-    if unknown or not names:
-        raise BenchError(f"--modes {text!r}: {unknown[0] if unknown else 'it'} is none of {', '.join(FAMILIES)}")
+    if unknown:
+        raise BenchError(f"--modes {text!r}: {unknown[0]} is none of {', '.join(FAMILIES)}")
     return tuple(name for name in FAMILIES if name in names)
 
 
@@ -259,7 +289,18 @@ def _above_zero(text: str, name: str) -> int:
     return value
 
 
-def _at_least(least: int, value: int | None, name: str) -> int | None:
-    if value is not None and value < least:
-        raise BenchError(f"{name} is {value}, and must be at least {least}")
+def _memory_by(text: str | None, beside: Sequence[Path]) -> str:
+    """What is free in between helps only where something else uses it: another model, or what the user knows of."""
+    from bench.capacity.plan import MEAN, PEAK
+
+    if text is None:
+        return MEAN if beside else PEAK
+    if text not in (PEAK, MEAN):
+        raise BenchError(f"--memory-by {text!r} is neither {PEAK} nor {MEAN}")
+    return text
+
+
+def _within(least: int, value: int | None, most: int, name: str) -> int | None:
+    if value is not None and not least <= value <= most:
+        raise BenchError(f"{name} is {value}, and must be at least {least} and at most {most:,}")
     return value

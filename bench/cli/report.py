@@ -39,6 +39,8 @@ def report(
     target = out or Path("report.html")
     if not markdown and target.exists() and not force:
         raise BenchError(f"{target} exists; name another file with -o, or replace it with --force")
+    if not markdown and not target.absolute().parent.is_dir():
+        raise BenchError(f"{target} cannot be written: there is no folder {target.parent}")
     pages = [build_page(run, pictures=not markdown, slo_ns=slo_ns) for run in runs]
     if markdown:
         from bench.report.markdown import render
@@ -94,6 +96,8 @@ def _compare_coldstarts(one: SavedRun, two: SavedRun, anyway: bool, as_json: boo
     from bench.analysis.experiment import plain
     from bench.analysis.phases import describe_comparison
 
+    if one.path.resolve() == two.path.resolve():
+        raise BenchError(f"{one.path} and {two.path} are the same run")
     _refuse(obstacles(one, two), anyway)
     found = compare_coldstarts(one, two)
     if as_json:

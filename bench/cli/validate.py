@@ -15,6 +15,8 @@ from bench.errors import BenchError
 from bench.slo import parse_slo_time_ns
 from bench.units import parse_size_bytes
 
+_MOST_SEEDS = 1000
+
 
 @app.command()
 def validate(
@@ -39,7 +41,8 @@ def validate(
 
     Example: bench validate results/PLAN results/BURST results/BURST-2 --slo 100ms
     """
-    from bench.capacity.saved_plan import read_plan
+    from bench.capacity.refutation import against_measurement
+    from bench.capacity.saved_plan import read_plan, whole_or_gone
     from bench.capacity.saved_validation import save_validation
     from bench.capacity.validation import runs_to_compare
     from bench.capacity.validation import validate as compare
@@ -47,8 +50,8 @@ def validate(
     from bench.records import RunFolder
     from bench.report.build import build_page, write_html
 
-    if seeds < 2:
-        raise BenchError(f"--seeds is {seeds}, and must be at least 2: an interval needs two")
+    if not 2 <= seeds <= _MOST_SEEDS:
+        raise BenchError(f"--seeds is {seeds}, and must be at least 2 (an interval needs two) and at most {_MOST_SEEDS:,}")
     slo_ns = None if slo is None else parse_slo_time_ns(slo)
     usable = None if memory is None else parse_size_bytes(memory, "--memory")
     RunFolder.check_writable(results)
@@ -70,10 +73,13 @@ def validate(
             progress=progress,
         )
     folder = save_validation(results, made, saved, runs, sys.argv)
-    write_html(folder.path / "report.html", [build_page(folder.path)])
-    path = folder.finish()
+    with whole_or_gone(folder.path):
+        write_html(folder.path / "report.html", [build_page(folder.path)])
+        path = folder.finish()
     if as_json:
-        typer.echo(json.dumps({"run": str(path), **(json.loads((path / "summary.json").read_text("utf-8")))}, indent=2))
+        against = against_measurement(saved.plan, made)
+        told = {"run": str(path), "plan_invalid": list(saved.plan.invalid), "refuted": None if against is None else against.sentence}
+        typer.echo(json.dumps({**told, **(json.loads((path / "summary.json").read_text("utf-8")))}, indent=2))
         return
     from rich.console import Console
 

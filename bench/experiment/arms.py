@@ -15,7 +15,8 @@ from bench.units import parse_duration_ns
 TARGET = "target"
 MODES = ("cold-load", "lazy", "warm-pool", "elastic")
 _TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_MOST_DIGITS = 9
+MOST_SLOTS = 1024  # what the server takes, known before one is started
+MOST_WAITING = 10**9
 _SHARINGS = ("engine", "copy")
 # An arm's key -> the server's flag.
 _FLAGS = {
@@ -139,12 +140,14 @@ def _arm(mode: str, pairs: Sequence[str], text: str) -> Arm:
         if key in options or key in settings:
             raise BenchError(f"--arms {text!r}: {key} is there twice in one arm; a further arm begins with its mode")
         (options if key in _FLAGS else settings)[key] = value
-    for key, least in (("pool", 1), ("min", 0), ("max", 1), ("queue", 0)):
+    for key, least, most in (("pool", 1, MOST_SLOTS), ("min", 0, MOST_SLOTS), ("max", 1, MOST_SLOTS), ("queue", 0, MOST_WAITING)):
         value = options.get(key, "1")
-        if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
-            raise BenchError(f"--arms {text[:200]!r}: {key}={value[:40]} is not a whole number of at most {_MOST_DIGITS} digits")
-        if int(value) < least:
+        if not (value.isascii() and value.isdigit()):
+            raise BenchError(f"--arms {text!r}: {key}={value} is not a whole number")
+        if len(value) <= 18 and int(value) < least:
             raise BenchError(f"--arms {text!r}: {key} is {value}, and must be at least {least}")
+        if len(value) > 18 or int(value) > most:
+            raise BenchError(f"--arms {text!r}: {key} is {value[:30]}, and must be at most {most:,}")
     if mode == "elastic" and int(options.get("min", 1)) > int(options.get("max", 4)):
         raise BenchError(f"--arms {text!r}: min is above max")
     if options.get("sharing", _SHARINGS[0]) not in _SHARINGS:

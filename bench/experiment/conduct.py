@@ -26,7 +26,7 @@ from bench.experiment.server_means import read_statistics, statistics_between
 from bench.inference_client import InferenceClient
 from bench.json_rules import DAMAGED, check_value
 from bench.load.arrivals_text import parse_arrivals
-from bench.load.schedule import read_schedule, write_schedule
+from bench.load.schedule import Schedule, read_schedule, write_schedule
 from bench.records import RunFolder
 from bench.run_rules import RESUME
 from bench.scenario_files import scenario_file
@@ -38,6 +38,7 @@ from bench.units import parse_duration_ns
 
 RUNS = "runs"
 _SCHEDULES = "schedules"
+_OUR_OPTIONS = (("--host", "--target"), ("--model", "--name"))  # what a scenario's option is called here
 _SETTLE_S = 0.5  # between the end of one server and the start of the next
 
 
@@ -70,7 +71,7 @@ def only_one(force: bool, place: Path) -> Iterator[None]:
                 file.seek(0)
                 who = file.read().strip() or "another process"
                 raise BenchError(
-                    f"another bench burst or bench curve is running ({who}); two at once would spoil each other, wait or say --force"
+                    f"another bench burst, curve or demo is running ({who}); two at once would spoil each other, wait or say --force"
                 ) from None
         else:
             file.truncate(0)
@@ -103,10 +104,11 @@ def check_targets(arms: Sequence[Arm], model: str) -> None:
                 client.metadata(model)
 
 
-def try_settings(engine_dir: Path, arms: Sequence[Arm], *, trust: Path | None, progress: Callable[[str], None]) -> None:
-    """Start a server once with each arm's runtime settings: only the runtime knows which ones it has, and an experiment
-    that finds out in its first block has been begun for nothing. Raises BenchError."""
-    for arm in {tuple(arm.settings.items()): arm for arm in arms if arm.settings}.values():
+def try_engine(engine_dir: Path, arms: Sequence[Arm], *, trust: Path | None, progress: Callable[[str], None]) -> None:
+    """Load the engine in a server once with each arm's runtime settings: whether it may be loaded here, and which settings
+    there are, only the runtime knows; an experiment that finds out in its first block has been begun for nothing, and one
+    of lazy arms alone would never find out. Raises BenchError."""
+    for arm in {tuple(arm.settings.items()): arm for arm in arms}.values():
         progress(f"trying {arm.name}")
         loading = Arm(name=arm.name, mode="warm-pool", options={}, settings=arm.settings)  # a lazy one would load nothing yet
         with _start_server(engine_dir, loading, trust, None) as server:
@@ -147,6 +149,12 @@ def start_experiment(
         process = parse_arrivals(setup.spikes.arrivals_text(run.spikes, first_contact=run.first_contact))
         write_schedule(process.schedule(run.schedule_seed), folder.path / _SCHEDULES / f"{run.block:02d}.parquet")
     return folder, planned
+
+
+def planned_schedules(folder: RunFolder, planned: Sequence[PlannedRun]) -> list[Schedule]:
+    """The schedule of each block whose spikes are compared. Raises BenchError where one is not there."""
+    blocks = sorted({run.block for run in planned if not run.first_contact})
+    return [read_schedule(folder.path / _SCHEDULES / f"{block:02d}.parquet") for block in blocks]
 
 
 def reopen(path: Path) -> tuple[RunFolder, Setup, list[PlannedRun]]:
@@ -195,6 +203,10 @@ def _check_plan(setup: Setup, order: Sequence[PlannedRun], experiment: Path) -> 
         raise BenchError(f"{experiment / RUNS} is no folder any more, so there is nothing to go on with; start a new experiment")
     for run in {run.block: run for run in order}.values():
         file = experiment / _SCHEDULES / f"{run.block:02d}.parquet"
+        if all((experiment / RUNS / other.folder).exists() for other in order if other.block == run.block):
+            continue
+        if not file.is_file():
+            raise BenchError(f"{file} is gone, so block {run.block + 1} cannot be run any more; start a new experiment")
         schedule = read_schedule(file)
         arrivals = parse_arrivals(setup.spikes.arrivals_text(run.spikes, first_contact=run.first_contact)).text
         if (schedule.provenance.get("arrivals"), schedule.provenance.get("seed")) != (arrivals, run.schedule_seed):
@@ -306,7 +318,10 @@ def _run_locust(url: str, schedule: Path, workplace: Path, setup: Setup) -> Path
         lines = locust.read_to_end(setup.timeout_s)
         code = locust.wait(setup.timeout_s)
         if code not in (EXIT_FINE, EXIT_INVALID_RUN):
-            raise BenchError(locust.complaint())
+            complaint = locust.complaint()
+            for theirs, ours in _OUR_OPTIONS if setup.engine_dir is None else ():
+                complaint = complaint.replace(theirs, ours)
+            raise BenchError(complaint)
     made = [path for path in workplace.iterdir() if (path / "run.json").exists() and not path.name.endswith(".partial")]
     if len(made) != 1:
         raise BenchError(

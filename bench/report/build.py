@@ -115,4 +115,4 @@ def _validation(path: Path, pictures: bool) -> Page:
         from bench.report.figures_plan import predicted_against_measured
 
         drawn = [one for one in [predicted_against_measured(found.validation)] if one is not None]
-    return validation_page(found.validation, str(found.saved.run.get("run_id", path.name)), found.saved.run, drawn)
+    return validation_page(found.validation, found.plan, str(found.saved.run.get("run_id", path.name)), found.saved.run, drawn)

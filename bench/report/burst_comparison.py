@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench.analysis.recovery import Between
+from bench.analysis.verdict import too_few_words
 from bench.report.page import Table
 from bench.units import format_duration, format_size
 
@@ -20,16 +21,15 @@ def describe_comparison(comparison: ArmComparison) -> str:
     p99 = comparison.p99
     if p99 is None:
         return f"{head}: no P99 ratio, because {comparison.reason}{_memory_difference(comparison)}"
-    spikes = p99.units * p99.spikes_per_unit
     line = (
         f"{head}: P99 of a typical spike {format_duration(p99.second_p99_ns)} against {format_duration(p99.first_p99_ns)}, {p99.ratio:.3g}x"
     )
     if p99.ratio_interval is None or p99.difference_interval is None:
-        return f"{line} ({spikes} spikes, too few for an interval){_memory_difference(comparison)}"
+        return f"{line} ({too_few_words(p99)}){_memory_difference(comparison)}"
     ends = f"{_signed(p99.difference_interval.low)} to {_signed(p99.difference_interval.high)}"
     line += (
         f" (95 %: {p99.ratio_interval.low:.3g}x to {p99.ratio_interval.high:.3g}x), a difference of {_signed(p99.difference_ns)} "
-        f"(95 %: {ends}), over {spikes} spikes"
+        f"(95 %: {ends}), over {p99.spikes} spikes"
     )
     if not p99.distinguishable:
         line += "; not distinguishable"
@@ -49,9 +49,9 @@ def _memory_difference(comparison: ArmComparison) -> str:
         more = "more" if comparison.memory_bytes >= 0 else "less"
         line += f"; {format_size(abs(comparison.memory_bytes))} {more} {comparison.memory_kind} memory"
     if comparison.per_slot is not None:
-        what = "a copy of the engine" if comparison.per_slot.copies else "a slot"
+        what = "one more copy of the engine" if comparison.per_slot.copies else "one more slot"
         if comparison.per_slot.bytes is not None:
-            line += f", {format_size(comparison.per_slot.bytes)} {what}"
+            line += f", {format_size(comparison.per_slot.bytes)} for {what}"
         else:
             line += f", not distinguishable for {what}: {comparison.per_slot.reason}"
     return line
@@ -127,16 +127,13 @@ def loads_table(summary: ExperimentSummary) -> Table:
             (
                 one.alone,
                 f"{one.loads} of {one.planned}",
-                format_duration(one.took_ns),
-                format_duration(one.took_longest_ns),
+                f"{format_duration(one.took_ns)} ({format_duration(one.took_longest_ns)})" if one.took_ns is not None else "-",
                 f"{one.arrivals:,}",
                 format_duration(one.alone_p99_ns),
                 format_duration(one.during_p99_ns),
                 f"{one.p99.ratio:.3g}x" + (f" ({ratio.low:.3g}x .. {ratio.high:.3g}x)" if ratio else "") if one.p99 is not None else "-",
-                "-" if one.extra_ns is None else _signed(one.extra_ns),
-                f"{_signed(one.extra_interval.low)} .. {_signed(one.extra_interval.high)}" if one.extra_interval else "-",
-                _signed_size(one.held_bytes),
-                _signed_size(one.peak_bytes),
+                _longer_by(one),
+                f"{_signed_size(one.held_bytes)} ({_signed_size(one.peak_bytes)})" if one.held_bytes is not None else "-",
             )
         )
     return Table(
@@ -144,16 +141,13 @@ def loads_table(summary: ExperimentSummary) -> Table:
         header=(
             "arm",
             "loads",
-            "took",
-            "longest",
+            "took (longest)",
             "arrivals meanwhile",
             "P99 alone",
             "P99 meanwhile",
             "of a typical load (95 %)",
-            "longer by",
-            "95 % interval",
-            "memory kept",
-            "at most",
+            "longer by (95 %)",
+            "memory kept (at most)",
         ),
         rows=tuple(rows),
         note=(
@@ -162,6 +156,13 @@ def loads_table(summary: ExperimentSummary) -> Table:
             "it is known) beyond what there was just before the first load of each server."
         ),
     )
+
+
+def _longer_by(one: LoadsBeside) -> str:
+    if one.extra_ns is None:
+        return "-"
+    ends = one.extra_interval
+    return _signed(one.extra_ns) + (f" ({_signed(ends.low)} .. {_signed(ends.high)})" if ends else "")
 
 
 def means_table(summary: ExperimentSummary) -> Table:

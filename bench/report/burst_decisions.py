@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bench.analysis.verdict import unstable_words
+from bench.analysis.verdict import growth_words, too_few_words, unstable_words
 from bench.report.colours import arm_colour
 from bench.report.notebook_blocks import KeyFigure
 from bench.units import format_count, format_duration, format_size
@@ -44,10 +44,10 @@ def key_figures_of(summary: ExperimentSummary) -> list[KeyFigure]:
     for comparison in summary.comparisons:
         p99 = comparison.p99
         if p99 is not None:
-            interval, spikes = p99.ratio_interval, p99.units * p99.spikes_per_unit
-            sure = f"{interval.low:.3g}x to {interval.high:.3g}x (95 %)" if interval else "too few for an interval"
+            interval = p99.ratio_interval
+            sure = f"{interval.low:.3g}x to {interval.high:.3g}x (95 %), {p99.spikes} spikes" if interval else too_few_words(p99)
             label = f"{comparison.second} against {comparison.first}, P99 of a spike"
-            found.append(KeyFigure(value=f"{p99.ratio:.3g}x", label=label, note=f"{sure}, {spikes} spikes", colour="#56636f"))
+            found.append(KeyFigure(value=f"{p99.ratio:.3g}x", label=label, note=sure, colour="#56636f"))
     return found
 
 
@@ -62,11 +62,14 @@ def _decisions(summary: ExperimentSummary) -> Iterator[str]:
     for arm in summary.arms:
         if arm.unstable:
             yield f"**{arm.name} cannot carry this load**: it is {unstable_words(arm)}. Give it more slots, or keep the engine loaded."
+        elif arm.doubtful:
+            yield f"**{arm.name} may not carry this load**: {growth_words(arm)}. Run longer blocks, or a lower base, to know."
     yield slo_decision(summary)
     for comparison in summary.comparisons:
         yield from _between(comparison, summary)
-    if any(one.p99 is not None and one.p99.ratio_interval is None for one in summary.comparisons):
-        yield "**Run more spikes before you choose between arms**: with fewer than five there is no interval, and a ratio may be chance."
+    short = next((one.p99 for one in summary.comparisons if one.p99 is not None and one.p99.ratio_interval is None), None)
+    if short is not None:
+        yield f"**Run more spikes before you choose between arms**, because a ratio alone may be chance: {too_few_words(short)}."
     for arm in summary.arms:
         yield from _tail_of(arm)
 
@@ -92,7 +95,7 @@ def _between(comparison: ArmComparison, summary: ExperimentSummary) -> Iterator[
     p99 = comparison.p99
     if p99 is None or p99.ratio_interval is None:
         return
-    spikes = p99.units * p99.spikes_per_unit
+    spikes = p99.spikes
     if p99.distinguishable:
         better, worse = (comparison.second, comparison.first) if p99.ratio < 1 else (comparison.first, comparison.second)
         factor, ends = p99.ratio, (p99.ratio_interval.low, p99.ratio_interval.high)

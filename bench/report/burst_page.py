@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bench.analysis.subject import Subject
 
 _ALL = "all arrivals"
+_UNKNOWN = "not distinguishable"
 _TWO_P99S = (
     "P99 in spikes: of all their requests together, which the worst spikes make. The verdict's is that of a typical spike: of each spike, "
     "then the geometric mean."
@@ -26,9 +27,9 @@ _TWO_P99S = (
 def load_page(subject: Subject, summary: ExperimentSummary, pictures: Sequence[Picture] = ()) -> Page:
     """Every number comes from `summary`."""
     record = subject.record
-    badges = [("valid", "good") if summary.valid else ("NOT VALID", "bad")]
+    badges = [("NOT VALID", "bad")] if summary.invalid else [("valid", "good")] if summary.valid else []
     badges += [("CPU result", "plain")] if summary.on_cpu else [("device not known", "plain")] if summary.device is None else []
-    badges += [("not finished", "bad")] if summary.partial or summary.missing_runs else []
+    badges = ([("not finished", "bad")] if summary.partial or summary.missing_runs else []) + badges
     return Page(
         title=summary.title,
         subtitle=f"{'burst experiment' if summary.kind == 'experiment' else 'load run'} {summary.subject}",
@@ -69,13 +70,13 @@ def arms_table(summary: ExperimentSummary) -> Table:
     spiky = any(arm.phase("spike") is not None for arm in summary.arms)
     main, where = ("spike", "in spikes") if spiky else (None, "of all arrivals")
     questions: list[tuple[str, Callable[[ArmSummary], str]]] = [
-        (f"P99 {where}", lambda arm: "unstable" if arm.unstable else _p99(arm, main)),
+        (f"P99 {where}", lambda arm: _p99(arm, main)),
         (f"median {where}", lambda arm: _percentile(arm, main, "p50")),
-        *([("P99 outside spikes", lambda arm: "unstable" if arm.unstable else _base_p99(arm))] if spiky else []),
-        (f"P99 {where}, uncorrected", lambda arm: "unstable" if arm.unstable else _percentile(arm, main, "p99", "round_trip")),
+        *([("P99 outside spikes", _base_p99)] if spiky else []),
+        (f"P99 {where}, uncorrected", lambda arm: _unstable(arm) or _percentile(arm, main, "p99", "round_trip")),
         *([(slo, lambda arm: _share(arm, "attainment"))] if summary.slo_ns is not None else []),
         *([("goodput", lambda arm: _rate(arm, "goodput_per_s"))] if summary.slo_ns is not None else []),
-        ("no correct answer", lambda arm: _failed(arm)),
+        ("no correct answer" if summary.values_known else "no answer, or a wrong one", _failed),
         ("recovery after a spike", _recovery),
         (f"found a free slot within {format_duration(HAND_OVER_NS)}", lambda arm: _percent(arm.pool.hit_share)),
         ("wait for a slot, P99", lambda arm: format_duration(arm.pool.pool_wait_p99_ns)),
@@ -84,14 +85,19 @@ def arms_table(summary: ExperimentSummary) -> Table:
         ("device memory (peak)", lambda arm: format_size(arm.device_memory.peak) if arm.device_memory else "-"),
         ("memory (resident, median)", lambda arm: format_size(arm.resident.median) if arm.resident else "-"),
         ("memory (resident, peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
-        ("memory of a slot", _memory_of_a_slot),
+        ("engine and slots, per slot", _memory_per_slot),
+        ("one more slot", lambda arm: _one_more(summary, arm, copies=False)),
+        ("one more copy of the engine", lambda arm: _one_more(summary, arm, copies=True)),
         ("server ready after", lambda arm: format_duration(arm.ready_ns)),
         ("arrivals", lambda arm: f"{arm.latency[0].arrivals:,}"),
         ("runs", lambda arm: f"{arm.runs} of {arm.planned}"),
     ]
     rows = [(name, *(answer(arm) for arm in summary.arms)) for name, answer in questions]
     notes = [_TWO_P99S] if summary.comparisons else []
-    notes += [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if arm.unstable]
+    notes += [f"{arm.name} is {unstable_words(arm)}." for arm in summary.arms if _unstable(arm)]
+    notes += _memory_notes(summary)
+    if spiky and not any(arm.recovery for arm in summary.arms):
+        notes.append("Recovery is not told: before the first spikes there are too few answers for a P99 of the base.")
     return Table(
         title="arms",
         header=("", *(arm.name for arm in summary.arms)),
@@ -112,8 +118,8 @@ def _phases_table(summary: ExperimentSummary) -> Table:
         header=("arm", "phase", "", "answered", "P50", "P90", "P95", "P99", "P99.9", "largest"),
         rows=tuple(rows),
         note=(
-            "Exact, nearest rank, over correct answers. Response counts from when a request was due, round trip from when it was sent: "
-            "what lies between is what a closed loop would not see. A dash: too few answers for that percentile."
+            f"Exact, nearest rank, over {'correct ' if summary.values_known else ''}answers. Response counts from when a request was due, "
+            "round trip from when it was sent: what lies between is what a closed loop would not see. A dash: too few answers for it."
         ),
     )
 
@@ -136,7 +142,19 @@ def _ends_table(summary: ExperimentSummary) -> Table:
             )
     return Table(
         title="How arrivals ended",
-        header=("arm", "phase", "arrivals", "correct", "failed", "shed", "not sent", "within SLO", "offered", "completed", "goodput"),
+        header=(
+            "arm",
+            "phase",
+            "arrivals",
+            "correct" if summary.values_known else "answered",
+            "failed",
+            "shed",
+            "not sent",
+            "within SLO",
+            "offered",
+            "completed",
+            "goodput",
+        ),
         rows=tuple(rows),
         note=(
             "Shares of all arrivals. Failed: wrong, error or timeout; shed: refused by a full server; not sent: by the generator. "
@@ -162,7 +180,7 @@ def _first_contact_table(summary: ExperimentSummary) -> Table:
         rows.append((one.arm, f"{one.latency.arrivals:,}", *(format_duration(value) for value in values), *shares))
     return Table(
         title="First contact",
-        header=("arm", "arrivals", "P50", "P99", "largest", "P99 of later spikes", "waited for a load", "within SLO", "no correct answer"),
+        header=("arm", "arrivals", "P50", "P99", "largest", "P99 of later spikes", "waited for a load", "within SLO", "failed"),
         rows=tuple(rows),
         note="A spike that was the first thing a ready server got, as a new replica would. One spike an arm, so there is no interval.",
     )
@@ -226,20 +244,18 @@ def _recovery_table(summary: ExperimentSummary) -> Table:
 def _backlog_table(summary: ExperimentSummary) -> Table:
     rows = []
     for arm in summary.arms:
-        slopes = [one for one in arm.backlog if one.slope_per_s is not None]
-        ends = "-"
-        if slopes:
-            intervals = [one.slope_interval for one in slopes if one.slope_interval is not None]
-            low, high = (f"{min(i.low for i in intervals):.3g}", f"{max(i.high for i in intervals):.3g}") if intervals else ("-", "-")
-            ends = f"{low} .. {high}"
-        slope = arm.backlog_slope_per_s
-        stable = f"{sum(not one.unstable for one in arm.backlog)} of {len(arm.backlog)} runs"
+        interval, slope = arm.backlog_slope_interval, arm.backlog_slope_per_s
+        ends = "-" if interval is None else f"{interval.low:.3g} .. {interval.high:.3g}"
+        stable = f"{len(arm.backlog) - arm.growing_runs} of {len(arm.backlog)} runs"
         rows.append((arm.name, str(max(one.peak for one in arm.backlog)), "-" if slope is None else f"{slope:.3g}/s", ends, stable))
     return Table(
         title="Does it hold the base load?",
         header=("arm", "largest backlog", "growth outside spikes", "95 % interval", "held"),
         rows=tuple(rows),
-        note="Growth of the requests that are due and not done, outside spikes, median of the runs; an arm that grows has no P99.",
+        note=(
+            "Growth of the requests that are due and not done, outside spikes: the median of the runs, and from the lowest end of their "
+            "intervals to the highest. An arm that grew in half of the runs or more has no P99, unless that interval holds 0."
+        ),
     )
 
 
@@ -294,10 +310,18 @@ def _method(summary: ExperimentSummary) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+def _unstable(arm: ArmSummary) -> str | None:
+    """What stands for a P99 of an arm that cannot hold its base; one that answered nothing has none anyway."""
+    every = arm.phase(None)
+    return "unstable" if arm.unstable and every is not None and every.answered else None
+
+
 def _p99(arm: ArmSummary, phase: str | None) -> str:
     found = arm.phase(phase)
     if found is None:
         return "-"
+    if _unstable(arm):
+        return "unstable"
     if found.response.p99 is None and found.response.maximum is not None:
         return f"{format_duration(found.response.maximum)} (largest of {found.answered})"
     return format_duration(found.response.p99)
@@ -335,12 +359,27 @@ def _recovery(arm: ArmSummary) -> str:
     return format_duration(arm.recovery.median_ns) + late
 
 
-def _memory_of_a_slot(arm: ArmSummary) -> str:
+def _memory_per_slot(arm: ArmSummary) -> str:
     if arm.held is None:
         return "-"
-    if arm.held.per_slot_reason is not None:
-        return f"not distinguishable ({arm.held.per_slot_reason})"
-    return format_size(arm.held.per_slot)
+    return _UNKNOWN if arm.held.per_slot_reason is not None else format_size(arm.held.per_slot)
+
+
+def _one_more(summary: ExperimentSummary, arm: ArmSummary, *, copies: bool) -> str:
+    """What another slot (copy of the engine) takes: from this arm and the one that it is compared with."""
+    against = next((one for one in summary.comparisons if one.second == arm.name), None)
+    if against is None or against.per_slot is None or against.per_slot.copies != copies:
+        return "-"
+    return _UNKNOWN if against.per_slot.bytes is None else format_size(against.per_slot.bytes)
+
+
+def _memory_notes(summary: ExperimentSummary) -> list[str]:
+    """Why a cell of memory says that nothing can be told."""
+    reasons = [f"{arm.name}: {arm.held.per_slot_reason}" for arm in summary.arms if arm.held and arm.held.per_slot_reason]
+    found = [f"Not distinguishable: {'; '.join(reasons)}."] if reasons else []
+    if any(arm.held is not None and arm.held.per_slot is not None for arm in summary.arms):
+        found.append("Engine and slots, per slot: from an empty process to a full pool, so the engine is in it.")
+    return found
 
 
 def _percent(share: float | None, digits: int = 1) -> str:

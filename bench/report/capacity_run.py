@@ -20,10 +20,11 @@ _FIXED = ("plan", "validation", "curve")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRun:
     """`pages`: those of `bench report`, with the same digits; the first one is the run's own, a validation has its plan's
-    beside it. decision: Markdown."""
+    beside it. decision: Markdown. refuted: what was measured and takes the plan's answer back, in sentences."""
 
     pages: tuple[Page, ...]
     decision: str
+    refuted: tuple[str, ...] = ()
 
     @property
     def page(self) -> Page:
@@ -31,7 +32,8 @@ class CapacityRun:
 
     @property
     def invalid(self) -> tuple[str, ...]:
-        return tuple(why for page in self.pages for why in page.invalid)
+        """Of all pages, each once."""
+        return tuple(dict.fromkeys(why for page in self.pages for why in page.invalid))
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -40,7 +42,11 @@ class CapacityRun:
 
     @property
     def sentences(self) -> str:
-        """Markdown: the verdict of each page, that of a plan first."""
+        """Markdown: the verdict of each page, that of a plan first; last and as the past where it is refuted."""
+        if self.refuted:
+            return f"**{self.page.sentence}**\n\n" + "\n\n".join(
+                f"Withdrawn; before it was measured: {page.sentence}" for page in self.pages[1:]
+            )
         return "\n\n".join(f"**{page.sentence}**" for page in reversed(self.pages))
 
     def table(self, title: str) -> Table:
@@ -75,14 +81,18 @@ def _plan(path: Path) -> CapacityRun:
 
 
 def _validation(path: Path) -> CapacityRun:
+    from bench.capacity.refutation import against_measurement
     from bench.capacity.saved_validation import read_validation
     from bench.report.build import build_page
     from bench.report.plan_decisions import decisions
 
     found = read_validation(path)
+    measured = against_measurement(found.plan, found.validation)
+    refuted = None if measured is None else measured.sentence
     return CapacityRun(
         pages=(build_page(path), _plan_page_of(found.plan, found.validation, found.saved.run.get("plan") or {})),
         decision=decisions(found.plan, found.validation),
+        refuted=() if refuted is None else (refuted,),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.report.burst_decisions import GOOD_SHARE, slo_decision
 from bench.report.page import Table
-from bench.units import format_duration, format_size
+from bench.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from bench.analysis.experiment import ArmSummary, ExperimentSummary
@@ -72,7 +72,7 @@ def headroom_table(summary: ExperimentSummary) -> Table:
         rows.append(
             (
                 one.arm,
-                f"{one.capacity_per_s:,.3g}/s",
+                f"{format_count(one.capacity_per_s)}/s",
                 f"{one.base_share:.0%}",
                 f"{one.peak_share:.0%}",
                 f"{one.backlog:,.0f}",
@@ -109,7 +109,9 @@ def memory_table(summary: ExperimentSummary) -> Table:
                 *((format_size(_device(arm)),) if device else ()),
                 "unstable" if arm.unstable else format_duration(spike.response.p99),
                 "-" if every.attainment is None else f"{every.attainment:.2%}",
-                "-" if every.goodput_per_s is None else f"{every.goodput_per_s:,.3g}/s of {every.offered_per_s:,.3g}/s",
+                "-"
+                if every.goodput_per_s is None or every.offered_per_s is None
+                else f"{format_count(every.goodput_per_s)}/s of {format_count(every.offered_per_s)}/s",
                 f"{1 - every.ok_share:.2%}",
                 format_duration(arm.ready_ns),
             )
@@ -165,6 +167,10 @@ def _decisions(summary: ExperimentSummary) -> Iterator[str]:
         "**Do not carry this over to other rates.** It holds for this peak, this length and this device; slots on one device slow "
         "each other down. For another peak, run it: `bench burst ENGINE --peak RATE --hold TIME`."
     )
+
+
+def _rates(good: float | None, offered: float | None) -> str:
+    return "-" if good is None or offered is None else f"{format_count(good)}/s of {format_count(offered)}/s"
 
 
 def _when(after_ns: float | None) -> str:

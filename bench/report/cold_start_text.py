@@ -28,7 +28,13 @@ _RATES_PER_S = (10, 100, 1000)
 
 def key_figures_of(summary: ColdStartSummary) -> list[KeyFigure]:
     """The levels of the first variant that a reader asks for first."""
-    wanted = {"process": "a new process", "engine": "the engine once more", "slot": "one more slot", "warm": "a warm slot"}
+    wanted = {
+        "server": "a new server",
+        "process": "a new process",
+        "engine": "the engine once more",
+        "slot": "one more slot",
+        "warm": "a warm slot",
+    }
     variant = summary.levels[0].variant if summary.levels else ""
     found = []
     for name, label in wanted.items():

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from bench.records import SavedRun
 
 
+_EARLY = (
+    "Level server: how long the server had said that it was ready and gave no right answer yet; 0 where its first answer was right, and "
+    "anything else makes the run invalid."
+)
+
+
 def coldstart_page(saved: SavedRun, summary: ColdStartSummary, title: str) -> Page:
     """Every number comes from `summary`."""
     from bench.report.figures import waterfall
@@ -25,7 +31,10 @@ def coldstart_page(saved: SavedRun, summary: ColdStartSummary, title: str) -> Pa
         title="Where a cold start's time goes",
         data=image.getvalue(),
         alt="One bar for each level of cold start, made of its phases in the order in which they happen.",
-        caption="Medians of each phase from the start of a trial to the first correct answer; one bar a level.",
+        caption=(
+            "The phases of one trial of each level, the one with the median total, from its start to the first correct answer. The "
+            "tables have the median of each phase over all trials; these need not add up."
+        ),
     )
     device = str(saved.run["variants"][0]["engine"].get("device", "")) if saved.run.get("variants") else ""
     on_cpu = device.startswith("cpu")
@@ -49,6 +58,7 @@ def coldstart_page(saved: SavedRun, summary: ColdStartSummary, title: str) -> Pa
             ("trials", "The trials of all levels are interleaved in random order; every trial checks its answer."),
             ("intervals", "95 %, of the median, from order statistics: they assume nothing of the distribution."),
             ("phases", "Each lies between two clock reads around the act it names; more than 3 % in no phase makes the run invalid."),
+            *([("ready before right", _EARLY)] if any(level.level == "server" for level in summary.levels) else []),
         ),
     )
 

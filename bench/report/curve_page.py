@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 def curve_page(saved: SavedRun, summary: CurveSummary, pictures: tuple[Picture, ...] = ()) -> Page:
     """Every number comes from `summary`."""
     run = saved.run
-    badges = [("CPU result", "plain")] if summary.on_cpu else []
+    badges = [("INVALID", "bad") if summary.invalid else ("valid", "good")]
+    badges += [("CPU result", "plain")] if summary.on_cpu else []
     badges += [("not finished", "bad")] if saved.partial else []
     rounds, seconds = run.get("rounds"), format_duration(run.get("duration_ns"))
     return Page(
         title=summary.title,
         subtitle=f"service curve {saved.path.name}",
         badges=tuple(badges),
-        invalid=(),
+        invalid=summary.invalid,
         caveats=(
             *((f"measured on a CPU ({summary.device}): it says nothing about a GPU",) if summary.on_cpu else ()),
             *summary.caveats,
         ),
-        sentence=f"{summary.sentence}.",
+        sentence=f"Not valid as a service curve: {summary.invalid[0]}." if summary.invalid else f"{summary.sentence}.",
         main=levels_table(summary),
         statements=(memory_statement(summary),),
         pictures=pictures,

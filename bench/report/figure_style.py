@@ -45,6 +45,9 @@ def log_time_axis(axes: Axes, axis: Axis | None = None, *, steps_up_to: float = 
     are as they will be.
     """
     axis = axis or axes.yaxis
+    low, high = axis.get_data_interval()
+    if 0 < low == high:  # nothing but the line of an SLO
+        (axes.set_xlim if axis is axes.xaxis else axes.set_ylim)(low / 10, high * 10)
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1.0,) if high > max(low, 1e-9) * steps_up_to else (1.0, 2.0, 5.0)))

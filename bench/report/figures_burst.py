@@ -258,7 +258,8 @@ def _memory(summary: ExperimentSummary, series: Sequence[ArmSeries]) -> Picture 
 
 
 def _footer(summary: ExperimentSummary, more: str = "") -> str:
-    return f"{'' if summary.valid else 'NOT VALID: '}{summary.title}{more}"
+    head = "NOT VALID: " if summary.invalid else "NOT FINISHED: " if summary.missing_runs else ""
+    return f"{head}{summary.title}{more}"
 
 
 def _sampled(one: ArmSeries) -> str:

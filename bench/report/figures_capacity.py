@@ -12,7 +12,7 @@ from bench.report.capacity_text import headroom, held_bytes, spike_p99_ns
 from bench.report.colours import SPIKE_SHADE, arm_colour
 from bench.report.figure_style import STYLE, log_time_axis, svg_of
 from bench.report.page import Picture
-from bench.units import format_duration
+from bench.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ def headroom_picture(summary: ExperimentSummary) -> Picture | None:
         axes = figure.subplots()
         for row, one in enumerate(found):
             axes.barh(row, one.capacity_per_s, height=0.6, color=colours[one.arm], alpha=0.85)
-            label = f"{one.capacity_per_s:,.3g}/s"
+            label = f"{format_count(one.capacity_per_s)}/s"
             axes.text(1.01, row, label, transform=axes.get_yaxis_transform(), va="center", fontweight="bold")
         axes.axvspan(base, peak, color=SPIKE_SHADE, alpha=0.15, linewidth=0, zorder=0)
         axes.axvline(base, color=_BASE, linewidth=1.3, linestyle=(0, (5, 2)), label=f"base, {base:,.3g}/s")

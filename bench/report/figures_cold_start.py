@@ -72,7 +72,7 @@ def waterfall_picture(summary: ColdStartSummary) -> Picture:
         data=svg_of(waterfall_figure(summary)),
         alt="One bar for each level of cold start, made of its phases in the order in which they happen.",
         caption=(
-            "Medians of each phase from the start of a trial to the first correct answer, from left to right as they happen. What no "
+            "The phases of one trial of each level, the one with the median total, until the first correct answer, as they happen. What no "
             "phase covers is shown too, as unattributed; a run with more than 3 % of it is not valid."
         ),
     )

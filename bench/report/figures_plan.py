@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.capacity.candidates import FAMILIES
+from bench.capacity.plan import MEAN
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
 from bench.report.colours import arm_colour
 from bench.report.figure_style import STYLE, log_time_axis, svg_of
@@ -36,14 +37,15 @@ def plan_pictures(plan: Plan) -> list[Picture]:
 
 
 def frontier(plan: Plan) -> Picture | None:
-    """Memory held in the mean against the SLO's figure, one point a candidate. None where no memory is known."""
-    whole = [one for one in plan.tried if one.held_bytes is not None and one.values_ns[0] is not None]
+    """Memory held, as the plan counts it, against the SLO's figure, one point a candidate. None where no memory is known."""
+    whole = [one for one in plan.tried if one.held_bytes is not None and one.peak_bytes is not None and one.values_ns[0] is not None]
     if not whole:
         return None
+    held = _held_in_the_mean if plan.memory_by == MEAN else _held_at_the_peak
     # A way to serve that is hopeless may hold ten times as much, and would leave no room for those that are compared.
-    least = min(one.held_bytes or 0.0 for one in whole)
-    widest = max(_WIDEST * (plan.answer.held_bytes or least if plan.answer is not None and plan.holds else least), least * 4)
-    known = [one for one in whole if (one.held_bytes or 0.0) <= widest]
+    least = min(map(held, whole))
+    widest = max(_WIDEST * (held(plan.answer) or least if plan.answer is not None and plan.holds else least), least * 4)
+    known = [one for one in whole if held(one) <= widest]
     bound = plan.goal.slo.bound_ns
     ceiling = bound * _SLOWEST_SHOWN
     with mpl.rc_context(STYLE):
@@ -53,14 +55,14 @@ def frontier(plan: Plan) -> Picture | None:
             points = [one for one in known if one.candidate.family == family]
             if not points:
                 continue
-            held = [(one.held_bytes or 0.0) / 1e6 for one in points]
+            x = [held(one) / 1e6 for one in points]
             shown = [min(one.value_ns, ceiling) / 1e6 for one in points]
             style: dict[str, Any] = {"color": arm_colour(index), "marker": _MARKERS[index], "linestyle": "", "markersize": 6.5}
-            axes.plot(held, shown, alpha=0.75, label=family, **style)
-        best = pareto(known)
+            axes.plot(x, shown, alpha=0.75, label=family, **style)
+        best = pareto(known, held)
         steps = [min(one.value_ns, ceiling) / 1e6 for one in best]
         axes.plot(
-            [(one.held_bytes or 0.0) / 1e6 for one in best],
+            [held(one) / 1e6 for one in best],
             steps,
             color="#444444",
             linewidth=1.1,
@@ -69,9 +71,9 @@ def frontier(plan: Plan) -> Picture | None:
             label="frontier",
         )
         axes.axhline(bound / 1e6, color=_BOUND, linewidth=1.3, linestyle=(0, (5, 2)), label=f"SLO, {format_duration(bound)}")
-        if plan.answer is not None and plan.answer.held_bytes is not None:
+        if plan.answer is not None and held(plan.answer):
             axes.plot(
-                [plan.answer.held_bytes / 1e6],
+                [held(plan.answer) / 1e6],
                 [min(plan.answer.value_ns, ceiling) / 1e6],
                 "o",
                 markersize=15,
@@ -81,8 +83,11 @@ def frontier(plan: Plan) -> Picture | None:
                 label="the answer" if plan.holds else "the closest",
             )
         log_time_axis(axes)
-        axes.set_xlim(0, max((one.held_bytes or 0.0) for one in known) / 1e6 * 1.08)
-        axes.set(xlabel="memory held, mean over the load, MB", ylabel=f"{plan.goal.slo.statistic} of the response time")
+        axes.set_xlim(0, max(map(held, known)) / 1e6 * 1.08)
+        axes.set(
+            xlabel=f"memory held, {'mean over the load' if plan.memory_by == MEAN else 'at its peak'}, MB",
+            ylabel=f"{plan.goal.slo.statistic} of the response time",
+        )
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4)
         data = svg_of(figure, f"{plan.subject}; {plan.load.text}")
     cut = sum(one.value_ns > ceiling for one in known)
@@ -100,10 +105,18 @@ def frontier(plan: Plan) -> Picture | None:
     )
 
 
-def pareto(predictions: Sequence[Prediction]) -> list[Prediction]:
+def _held_in_the_mean(one: Prediction) -> float:
+    return one.held_bytes or 0.0
+
+
+def _held_at_the_peak(one: Prediction) -> float:
+    return one.peak_bytes or 0.0
+
+
+def pareto(predictions: Sequence[Prediction], held: Callable[[Prediction], float]) -> list[Prediction]:
     """Those that no other one beats in both memory and time, the least memory first."""
     best: list[Prediction] = []
-    for one in sorted(predictions, key=lambda one: (one.held_bytes or 0.0, one.value_ns)):
+    for one in sorted(predictions, key=lambda one: (held(one), one.value_ns)):
         if not best or one.value_ns < best[-1].value_ns:
             best.append(one)
     return best
@@ -164,15 +177,17 @@ def sensitivity(plan: Plan) -> Picture | None:
 
 def service(plan: Plan) -> Picture:
     """What was measured: the service time and the throughput by the number of busy slots."""
-    busy = np.arange(1, len(plan.service_ns) + 1)
+    busy = np.array(plan.curve_slots)
+    times = np.array(plan.service_ns)[busy - 1] / 1e6
+    rates = np.array(plan.throughput_per_s)[busy - 1]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(_WIDTH, 3.1), layout="constrained")
         left, right = figure.subplots(1, 2)
-        left.plot(busy, np.array(plan.service_ns) / 1e6, marker="o", color=arm_colour(0))
-        left.plot(busy, np.full(len(busy), plan.service_ns[0] / 1e6), color="#999999", linestyle=(0, (4, 2)), label="independent slots")
+        left.plot(busy, times, marker="o", color=arm_colour(0))
+        left.plot(busy, np.full(len(busy), times[0]), color="#999999", linestyle=(0, (4, 2)), label="independent slots")
         left.set(xlabel="busy slots", ylabel="service time, median, ms")
-        right.plot(busy, plan.throughput_per_s, marker="o", color=arm_colour(0), label="measured")
-        right.plot(busy, plan.throughput_per_s[0] * busy, color="#999999", linestyle=(0, (4, 2)), label="independent slots")
+        right.plot(busy, rates, marker="o", color=arm_colour(0), label="measured")
+        right.plot(busy, rates[0] / busy[0] * busy, color="#999999", linestyle=(0, (4, 2)), label="independent slots")
         right.axvline(plan.useful_slots, color="#444444", linewidth=1, linestyle=(0, (1, 2)), label=f"useful slots, {plan.useful_slots}")
         right.set(xlabel="busy slots", ylabel="requests a second")
         for axes in (left, right):
@@ -180,14 +195,18 @@ def service(plan: Plan) -> Picture:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(*right.get_legend_handles_labels(), loc="outside upper left", ncols=3)
         data = svg_of(figure, plan.subject)
+    kept_busy = "" if plan.invalid or any("slots were idle" in note for note in plan.notes) else ", every slot always busy"
+    between = (
+        "" if len(busy) == len(plan.service_ns) else " Only the dots were measured; in between, the simulation takes the next larger one."
+    )
     return Picture(
         name="plan-service",
         title="What the slots of one device do to each other",
         data=data,
         alt="Median service time and throughput against the number of busy slots, beside what independent slots would do.",
         caption=(
-            "Measured in closed loop, every slot always busy. Slots that were independent would follow the dashed lines. Beyond the dotted "
-            "line more slots add less than 5 % throughput: they hold memory, and make each other slower."
+            f"Measured in closed loop{kept_busy}. Slots that were independent would follow the dashed lines. Beyond the dotted "
+            f"line more slots add less than 5 % throughput: they hold memory, and make each other slower.{between}"
         ),
     )
 

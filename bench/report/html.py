@@ -7,6 +7,8 @@ from html import escape
 
 from bench.report.page import Page, Picture, Table
 
+_LONG_CELL = 22
+_LETTERS_IN_HALF = 58
 _STYLE = """
 :root { --ink: #1b1f24; --soft: #59636e; --line: #d9dee3; --wash: #f5f7f9; --good: #00664a; --bad: #a3001d; }
 * { box-sizing: border-box; }
@@ -36,16 +38,19 @@ p { margin: 6px 0; }
 .first.wide { grid-template-columns: minmax(0, 1fr); }
 figure { margin: 0 0 6px; }
 figure img { width: 100%; height: auto; display: block; }
+.first.wide img[src^="data:image/svg"] { max-width: 760px; }
 figcaption { color: var(--soft); font-size: 13px; }
-.scroll { overflow-x: auto; }
+/* A shade at the edge behind which there is more: white covers it where one has scrolled to the end. */
+.scroll { overflow-x: auto; background:
+  linear-gradient(to left, #fff 50%, transparent) right / 44px 100% no-repeat local,
+  linear-gradient(to left, rgb(27 31 36 / 24%), transparent) right / 16px 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 14px; margin: 6px 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 3px 0 3px 16px; border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; min-width: 8em; }
-thead th { color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--soft); }
-.first thead th { color: var(--ink); white-space: normal; overflow-wrap: anywhere; }
+thead th { color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--soft); white-space: normal; vertical-align: bottom; }
+.first thead th { color: var(--ink); }
+td.long { white-space: normal; min-width: 11em; }
 .first table { width: 100%; }
-.first td { white-space: normal; }
-.first td.n { white-space: nowrap; }
 .text td, .text th { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .text td:nth-child(n+2) { min-width: 12em; }
 .note { color: var(--soft); font-size: 13px; max-width: 75em; }
@@ -62,6 +67,7 @@ footer { max-width: 1240px; margin: 30px auto; padding: 10px 20px; color: var(--
   .verdict { font-size: 16px; padding: 10px 12px; }
   .first table { font-size: 13px; } th, td { padding-left: 10px; }
   th:first-child, td:first-child { min-width: 6em; }
+  .scroll th:first-child { position: sticky; left: 0; background: #fff; }
 }
 @media print { details > * { display: block; } }
 """
@@ -87,7 +93,6 @@ def _page(page: Page, number: int) -> str:
     invalid = "".join(f'<p class="invalid">Not valid either: {escape(reason)}</p>' for reason in page.invalid[1:4])
     if len(page.invalid) > 4:
         invalid += f'<p class="invalid">and {len(page.invalid) - 4} more, below</p>'
-    wide = len(page.main.header) > 5
     first_picture = page.pictures[:1]
     parts = [
         f'<header class="top" id="run-{number}">\n<h1>{escape(page.title)}</h1>',
@@ -95,7 +100,7 @@ def _page(page: Page, number: int) -> str:
         "<main>",
         f'<p class="verdict{" bad" if page.invalid else ""}">{escape(page.sentence)}</p>',
         invalid,
-        f'<div class="first{" wide" if wide else ""}"><div>{_table(page.main, heading="")}</div>',
+        f'<div class="first{" wide" if _wide(page.main) else ""}"><div>{_table(page.main, heading="")}</div>',
         "".join(_figure(picture) for picture in first_picture) + "</div>",
         _list("Comparisons", page.statements),
         _list("Before you use a number", page.caveats),
@@ -125,9 +130,17 @@ def _table(table: Table, *, heading: str, kind: str = "") -> str:
     return f'{title}<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
 
 
+def _wide(table: Table) -> bool:
+    """Whether the table needs the page's whole width: half of it has room for so many letters beside the first column."""
+    columns = zip(table.header, *table.rows, strict=True)
+    next(columns)
+    widths = [max(*(len(piece) for piece in head.replace("-", "- ").split()), *map(len, cells)) for head, *cells in columns]
+    return sum(2 + min(width, _LONG_CELL) for width in widths) > _LETTERS_IN_HALF
+
+
 def _cell(text: str) -> str:
-    """A number stays with its unit; only what is long may break."""
-    return f'<td class="n">{escape(text)}</td>' if len(text) <= 12 else f"<td>{escape(text)}</td>"
+    """A number stays with its unit; only what is long may break, into a few lines."""
+    return f'<td class="long">{escape(text)}</td>' if len(text) > _LONG_CELL else f"<td>{escape(text)}</td>"
 
 
 def _checks(page: Page) -> str:

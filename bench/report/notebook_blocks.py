@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bench.report.page import Picture, Table
 
+ABSENT = "data-absent"  # marks what says only why there is nothing
 _TILE = "flex:1 1 9.5rem;padding:.7rem 1rem;border:1px solid #dfe4e9;border-top:3px solid {colour};border-radius:4px;background:#fff"
 _FACT = "padding:.18rem .9rem .18rem 0;text-align:left;vertical-align:top"
 _NOTE = "font-size:.85rem;line-height:1.45;color:#56636f;max-width:46rem"
@@ -41,12 +42,14 @@ class KeyFigure:
     colour: str = "#0072B2"
 
 
-def verdict(problems: Sequence[str], caveats: Sequence[str] = ()) -> Block:
-    """Whether the numbers may be used: the reasons against it, and what to keep in mind."""
+def verdict(problems: Sequence[str], caveats: Sequence[str] = (), refuted: Sequence[str] = ()) -> Block:
+    """Whether the numbers may be used: the reasons against it, what a measurement refutes, and what to keep in mind."""
     colour, tint, sign, head = ("#b3261e", "#fdecea", "✕", "Not valid: do not use these numbers")
-    if not problems:
+    if not problems and refuted:
+        head = "Refuted: do not size by this plan"
+    elif not problems:
         colour, tint, sign, head = ("#00694d", "#e6f4ef", "✓", "Valid: the run's own checks passed")
-    items = "".join(f"<li>{_text(reason)}</li>" for reason in problems)
+    items = "".join(f"<li>{_text(reason)}</li>" for reason in (*problems, *refuted))
     notes = "".join(f"<li>{_text(caveat)}</li>" for caveat in caveats)
     body = f'<div style="font-weight:600;color:{colour}"><span aria-hidden="true">{sign}</span> {head}</div>'
     body += f'<ul style="margin:.3rem 0 0;padding-left:1.4rem">{items}</ul>' if items else ""
@@ -126,12 +129,12 @@ def picture(content: Picture | None, *, absent: str = "") -> Block:
 
 
 def _absent(why: str) -> Block:
-    return Block(f'<div style="{_NOTE};font-style:italic">{_text(why)}</div>' if why else "")
+    return Block(f'<div {ABSENT} style="{_NOTE};font-style:italic">{_text(why)}</div>' if why else "")
 
 
 def _cell(text: str, side: str, scope: str | None = None, *, grey: bool = False) -> str:
     wrap = "normal" if scope == "col" or len(text) > _NARROW else "nowrap"
-    style = f"padding:.32rem .8rem;border-bottom:1px solid #e6eaee;text-align:{side};white-space:{wrap};vertical-align:top"
+    style = f"padding:.32rem .55rem;border-bottom:1px solid #e6eaee;text-align:{side};white-space:{wrap};vertical-align:top"
     if wrap == "normal" and scope != "col":
         style += ";min-width:11em"  # on a narrow screen the table is scrolled, not its words stacked
     if scope == "col":

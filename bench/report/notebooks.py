@@ -12,12 +12,14 @@ import string
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bench
 from bench.errors import BenchError
 from bench.records import SavedRun, naming, open_run
+from bench.report.notebook_blocks import ABSENT
 from bench.slo import parse_slo_time_ns
 from bench.subprocesses import child_environment
 
@@ -148,8 +150,25 @@ def to_html(notebook: Any, title: str, *, show_code: bool = False) -> str:
         version=html.escape(bench.__version__),
         code_style=HtmlFormatter(style="default").get_style_defs(".highlight"),
         checked="checked" if show_code else "",
-        body="\n".join(_cell(cell) for cell in notebook.cells),
+        body="\n".join(_cell(cell) for section in _sections(notebook.cells) if _says_something(section) for cell in section),
     )
+
+
+def _sections(cells: Sequence[Any]) -> list[list[Any]]:
+    """The cells from one second-level heading to the next."""
+    found: list[list[Any]] = [[]]
+    for cell in cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("## "):
+            found.append([])
+        found[-1].append(cell)
+    return found
+
+
+def _says_something(section: Sequence[Any]) -> bool:
+    """Not so where every output of a section only says that the run has no such thing."""
+    code = [cell for cell in section if cell.cell_type == "code"]
+    shown = [_output(output) for cell in code for output in cell.outputs]
+    return not code or not shown or any(one and ABSENT not in one for one in shown)
 
 
 def _cell(cell: Any) -> str:
@@ -171,7 +190,7 @@ def _output(output: Any) -> str:
         return f"<pre>{html.escape(output.text)}</pre>" if output.name == "stdout" else ""
     data = output.get("data", {})
     if "text/html" in data:
-        return f'<div class="output">{data["text/html"]}</div>'
+        return f'<div class="output">{data["text/html"]}</div>' if data["text/html"] else ""
     if "text/markdown" in data:
         return str(markdown2html(data["text/markdown"]))
     if "image/png" in data:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.capacity.candidates import SCALE_OUT
+from bench.capacity.plan import why_chosen
 from bench.capacity.sensitivity import BURSTINESS
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
-from bench.units import format_duration, format_size
+from bench.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from bench.capacity.plan import Family, Plan
@@ -24,8 +25,8 @@ METHOD = (
     ),
     (
         "the answer",
-        "Of all sizes that hold: the fewest replicas in the mean, since they are paid for; then the least memory held; then the way to "
-        "serve with the fewest surprises.",
+        "Of all sizes that hold: the fewest replicas in the mean, since they are paid for; then the least memory at its peak, which has to "
+        "fit; then the lower response time, and the more room. With --memory-by mean or --beside: the least memory in the mean.",
     ),
     (
         "not in the model",
@@ -37,14 +38,17 @@ METHOD = (
 
 def plan_page(plan: Plan, name: str, record: Mapping[str, Any], pictures: Sequence[Picture] = ()) -> Page:
     """Every number comes from `plan`; `record` is its `run.json`."""
-    badges = [("holds", "good") if plan.holds else ("NOTHING HOLDS", "bad"), *([("CPU result", "plain")] if plan.on_cpu else [])]
+    badges = [
+        ("INVALID", "bad") if plan.invalid else ("holds", "good") if plan.holds else ("NOTHING HOLDS", "bad"),
+        *([("CPU result", "plain")] if plan.on_cpu else []),
+    ]
     return Page(
         title=plan.subject,
         subtitle=f"plan {name}",
         badges=tuple(badges),
-        invalid=(),
+        invalid=plan.invalid,
         caveats=plan.notes,
-        sentence=plan.sentence,
+        sentence=f"Not valid: {plan.invalid[0]}. {plan.sentence}" if plan.invalid else plan.sentence,
         main=families_table(plan),
         statements=tuple(statements(plan)),
         pictures=tuple(pictures),
@@ -59,7 +63,8 @@ def families_table(plan: Plan) -> Table:
     """The main table: a row for each way to serve."""
     money = plan.price is not None
     header = (
-        "way to serve", "smallest that holds", plan.goal.slo.statistic.upper(), "in a single run", "in time", "memory held", "peak", "room",
+        "way to serve", "smallest that holds", plan.goal.slo.statistic.upper(), "in a single run", "in time",
+        "memory, mean", "peak", "room",
         *(("an hour", "per million") if money else ()),
     )  # fmt: skip
     rows = [_family(plan, family) for family in plan.families if family.prediction is not None]
@@ -97,8 +102,11 @@ def _figures(prediction: Prediction) -> list[str]:
 
 
 def statements(plan: Plan) -> list[str]:
-    """What limits, what the rules of thumb would say, and what a reserve must hold while a replica starts."""
+    """Why this way to serve, what limits, what the rules of thumb would say, and what a reserve must hold while a replica starts."""
     found = []
+    why = why_chosen(plan)
+    if why is not None:
+        found.append(f"why {plan.answer.candidate.text if plan.answer else ''}: {why}")
     if plan.limit is not None:
         found.append(f"what limits: {plan.limit.what}; {plan.limit.why}")
     said = [f"{rule.name}: {rule.slots if rule.slots is not None else '-'}" for rule in plan.rules_of_thumb]
@@ -141,7 +149,7 @@ def sizes_table(plan: Plan) -> Table:
             plan.goal.slo.statistic.upper(),
             "in a single run",
             "in time",
-            "memory held",
+            "memory, mean",
             "peak",
             "refused",
             "busy",
@@ -192,16 +200,23 @@ def thumbs_table(plan: Plan) -> Table:
 
 def curve_table(plan: Plan) -> Table:
     """What was measured of the slots."""
-    one = plan.service_ns[0]
+    slots = plan.curve_slots
+    ns = [plan.service_ns[busy - 1] for busy in slots]
+    rates = [plan.throughput_per_s[busy - 1] for busy in slots]
     rows = [
-        (str(busy), format_duration(ns), f"{ns / one:.2f}x", f"{rate:,.3g}/s", f"{rate / plan.throughput_per_s[0]:.2f}x")
-        for busy, (ns, rate) in enumerate(zip(plan.service_ns, plan.throughput_per_s, strict=True), 1)
+        (str(busy), format_duration(time), f"{time / ns[0]:.2f}x", f"{format_count(rate)}/s", f"{rate / rates[0]:.2f}x")
+        for busy, time, rate in zip(slots, ns, rates, strict=True)
     ]
+    between = "" if len(slots) == len(plan.service_ns) else " In between, the simulation takes the next larger number that was measured."
+    against = "against one" if slots[0] == 1 else f"against {slots[0]}"
     return Table(
         title="Service curve",
-        header=("busy slots", "service time, median", "against one", "throughput", "against one"),
+        header=("busy slots", "service time, median", against, "throughput", against),
         rows=tuple(rows),
-        note=f"Useful slots: {plan.useful_slots}, the fewest after which more of them answer at most 5 % more.",
+        note=(
+            f"Useful slots: {plan.useful_slots}, the fewest after which more of them answer at most 5 % more. A service time has with it "
+            f"for how long the slot stood empty before the next request.{between}"
+        ),
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.capacity.sizes import right_of
+from bench.capacity.refutation import against_measurement
+from bench.capacity.sizes import PLAN, right_of
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
 from bench.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from bench.capacity.plan import Plan
     from bench.capacity.validation import Validation
 
 _MOST_SPIKES = 200
@@ -33,17 +35,25 @@ METHOD = (
 )
 
 
-def validation_page(validation: Validation, name: str, record: Mapping[str, Any], pictures: Sequence[Picture] = ()) -> Page:
-    """Every number comes from `validation`; `record` is its `run.json`."""
+def validation_page(validation: Validation, plan: Plan, name: str, record: Mapping[str, Any], pictures: Sequence[Picture] = ()) -> Page:
+    """Every number comes from `validation`; `plan` is the one that it is of, `record` its `run.json`. A miss of the SLO by the planned size
+    comes first."""
     engine = ((record.get("plan") or {}).get("measured") or {}).get("engine") or {}
     badges = [("CPU result", "plain")] if str(engine.get("device", "")).startswith("cpu") else []
+    measured = against_measurement(plan, validation)
+    refuted = None if measured is None else measured.sentence
+    if refuted is not None:
+        badges.insert(0, ("PLAN REFUTED", "bad"))
+    if plan.invalid:
+        badges.insert(0, ("PLAN NOT VALID", "bad"))
+    first = [*([refuted] if refuted is not None else []), *(f"The plan is not valid: {why}" for why in plan.invalid)]
     return Page(
         title=validation.subject,
         subtitle=f"validation {name} of the plan {validation.plan}",
         badges=tuple(badges),
-        invalid=(),
+        invalid=plan.invalid,
         caveats=(*validation.notes, *(f"left out: {why}" for why in validation.left_out)),
-        sentence=validation.sentence,
+        sentence=". ".join([*first, validation.sentence]),
         main=cases_table(validation),
         statements=(),
         pictures=tuple(pictures),
@@ -136,15 +146,21 @@ def load_numbers(validation: Validation) -> dict[str, str]:
 
 def rules_table(validation: Validation) -> Table:
     """How often each way to size is right."""
+    tallies = right_of(validation.scores)
+    own = tallies.get(PLAN)
     rows = [
-        (rule, f"{right} of {decided}", "-" if not decided else f"{right / decided:.0%}")
-        for rule, (right, decided) in right_of(validation.scores).items()
+        (rule, f"{one.right} of {one.loads}", str(one.loads - one.right - one.undecided), str(one.undecided))
+        for rule, one in tallies.items()
+        if own is not None and own.undecided < own.loads
     ]
     return Table(
         title="The right number of slots",
-        header=("by", "right", "share"),
+        header=("by", "right", "wrong", "not decided"),
         rows=tuple(rows),
-        note="Loads of which the measured sizes decide it. A rule that names no number, or one that is too small or too large, is wrong.",
+        note=(
+            "Loads. A rule that names no number, or one that is too small or too large, is wrong; not decided: the sizes that were "
+            "measured do not tell."
+        ),
     )
 
 

@@ -373,3 +373,8 @@ def _reachable(host: str, port: int) -> tuple[int, int, int, Any]:
 
 def _reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
+
+
+def shared_out(limit: int, workers: int) -> list[int]:
+    """How many connections each worker may have: `limit` together, and one each where the operating system leaves fewer."""
+    return [max(1, limit // workers + (worker < limit % workers)) for worker in range(workers)]

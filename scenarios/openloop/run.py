@@ -25,6 +25,7 @@ from bench.load.schedule import Schedule, write_schedule
 from bench.packages import installed_version
 from bench.records import SCHEMA_VERSION, RunFolder, new_run_id
 from scenarios.openloop.clocks import WorkerClock
+from scenarios.openloop.connections import shared_out
 from scenarios.openloop.server_start import server_process_start
 from scenarios.openloop.sink import LOST_WORKER, NOT_SENT, SCHEMA, STOPPED, unanswered_batch
 from scenarios.openloop.summary import summarize
@@ -203,11 +204,6 @@ class Run:
                 "clocks": [clock.to_json() for clock in self.clocks],
             },
         )
-
-
-def shared_out(limit: int, workers: int) -> list[int]:
-    """How many connections each worker may have: `limit` together, and one each where the operating system leaves fewer."""
-    return [max(1, limit // workers + (worker < limit % workers)) for worker in range(workers)]
 
 
 def connection_limit(asked: int) -> int:
