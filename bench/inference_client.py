@@ -16,11 +16,14 @@ from urllib.parse import quote, urlsplit
 
 from bench.engine.manifest import DATATYPES, Manifest
 from bench.errors import BenchError
+from bench.json_rules import parse_foreign
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PART = re.compile(r"([A-Za-z_]+)\s*;[^,]*?dur=([0-9]+(?:\.[0-9]+)?)")
+
+_MOST_PART_MS = 1e9  # a longer part than eleven days is nonsense
 
 
 class InferenceClient:
@@ -47,7 +50,7 @@ class InferenceClient:
         """What the server says of the model. Raises BenchError where it does not serve it."""
         status, _, body = self._ask("GET", f"/v2/models/{quote(model, safe='')}", None, {})
         try:
-            found = json.loads(body)
+            found = parse_foreign(body)
         except ValueError:
             found = None
         if status != 200 or not isinstance(found, dict):
@@ -74,7 +77,7 @@ class InferenceClient:
         if status != 200:
             raise BenchError(f"{self._url} has no statistics of {model}: {status} {_error_of(body)}")
         try:
-            entries: list[dict[str, Any]] = json.loads(body)["model_stats"]
+            entries: list[dict[str, Any]] = parse_foreign(body)["model_stats"]
             return next(entry for entry in entries if entry["name"] == model)
         except (ValueError, KeyError, TypeError, StopIteration):
             raise BenchError(f"{self._url} answers with something else than statistics of {model}") from None
@@ -101,14 +104,15 @@ class InferenceClient:
 def _error_of(body: bytes) -> str:
     """The sentence of a V2 error, or the beginning of what came instead."""
     try:
-        return str(json.loads(body)["error"])[:300]
+        return str(parse_foreign(body)["error"])[:300]
     except (ValueError, KeyError, TypeError):
         return body[:80].decode(errors="replace")
 
 
 def server_parts_ns(server_timing: str) -> dict[str, int]:
     """What the value of a Server-Timing header tells, in ns by the name of the part."""
-    return {name: round(float(duration) * 1e6) for name, duration in _PART.findall(server_timing)}
+    told = {name: float(duration) for name, duration in _PART.findall(server_timing)}
+    return {name: round(duration_ms * 1e6) for name, duration_ms in told.items() if duration_ms < _MOST_PART_MS}
 
 
 def encode_request(manifest: Manifest, inputs: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
@@ -129,7 +133,7 @@ def decode_reply(headers: Mapping[str, str], body: bytes) -> dict[str, NDArray[A
 
     try:
         head_bytes = int(headers.get("inference-header-content-length", len(body)))
-        document, offset = json.loads(body[:head_bytes]), head_bytes
+        document, offset = parse_foreign(body[:head_bytes]), head_bytes
         outputs: dict[str, NDArray[Any]] = {}
         for tensor in document["outputs"]:
             dtype, shape = np.dtype(DATATYPES[tensor["datatype"]]), tuple(tensor["shape"])
@@ -140,5 +144,5 @@ def decode_reply(headers: Mapping[str, str], body: bytes) -> dict[str, NDArray[A
             outputs[tensor["name"]] = np.frombuffer(body, dtype, count=math.prod(shape), offset=offset).reshape(shape)
             offset += size
         return outputs
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BenchError(f"the reply is not of the Open Inference Protocol ({type(error).__name__}: {error})") from None

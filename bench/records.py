@@ -7,6 +7,8 @@ the run ends they become `NAME.parquet`. Every reader here takes a `.partial` fo
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
 import os
 import secrets
@@ -19,7 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import bench
 from bench.clock import utc_now
+from bench.engine.manifest_reading import short
 from bench.errors import BenchError
+from bench.json_rules import DAMAGED, check_value, read_object
+from bench.run_rules import HEAD, LOAD_SUMMARY, run_rule
+from bench.tables import parquet_writer, read_parquet, read_stream, stream_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,14 +174,12 @@ class RunFolder:
     def finish(self) -> Path:
         """Turn the streams into Parquet and give the folder its name. Returns the final path. Raises BenchError as `check_there` does,
         and where the name is taken."""
-        import pyarrow.parquet as pq
-
         self.close()
         self.check_there()
         for stream in self._streams:
             target = stream.path.with_suffix(".parquet")
-            with naming(target), pq.ParquetWriter(target, stream._schema, compression="zstd") as writer:
-                for rows in _row_groups(_read_stream(stream.path)):
+            with naming(target), parquet_writer(target, stream._schema) as writer:
+                for rows in _row_groups(stream_batches(stream.path)):
                     writer.write_table(rows)
             stream.path.unlink()
         final = self.path.parent / self.run_id
@@ -218,30 +222,29 @@ class SavedRun:
             article = "an" if self.kind[:1] in "aeiou" else "a"
             raise BenchError(f"{self.path} is {article} {self.kind} run and no {kind} run: name one that {_LEFT_BY[kind]} left")
 
-    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table | None:
+    def table(self, name: str, columns: Sequence[str] | None = None, also: Sequence[str] = ()) -> pa.Table | None:
         """The table `name`, from Parquet or from the stream of a partial run; None where the run has none.
 
-        `columns`: only these, so that a table of many rows need not be held whole. Raises BenchError where the file
-        cannot be read, or lacks one of them.
+        `columns`: only these, so that a table of many rows need not be held whole; `also` those, where they are there. Raises
+        BenchError where the file cannot be read, lacks one of them, or is not what a table of this name must be
+        (bench.run_tables), in whichever column.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        from bench.run_tables import columns_of, fitted
 
-        parquet, stream = self.path / f"{name}.parquet", self.path / f"{name}.arrows"
-        table = None
-        try:
-            if parquet.exists() and not stream.exists():
-                table = pq.read_table(parquet, columns=None if columns is None else _present(columns, pq.read_schema(parquet)))
-            elif stream.exists():
-                batches = [batch if columns is None else batch.select(_present(columns, batch.schema)) for batch in _read_stream(stream)]
-                table = pa.Table.from_batches(batches) if batches else None
-        except (pa.ArrowInvalid, OSError) as error:
-            raise BenchError(f"{parquet if parquet.exists() else stream} cannot be read: {error}") from None
-        missing = [] if table is None else sorted(set(columns or ()) - set(table.column_names))
+        file = self._table_file(name)
+        if file is None:
+            return None
+        self.check_table(name)
+        table = _read(file, None if columns is None else [*columns, *also])
+        if table is None:
+            return None
+        missing = sorted(set(columns or ()) - set(table.column_names))
         if missing:
-            raise BenchError(
-                f"the table {name} of {self.path} has no column {missing[0]}: it was written by another program, or is damaged"
-            )
+            raise BenchError(f"{file} has no column {missing[0]}; {DAMAGED}")
+        for column_name, column in columns_of(self.kind, name).items():
+            if column_name in table.column_names:
+                at = table.column_names.index(column_name)
+                table = table.set_column(at, column_name, fitted(table.column(at), column))
         return table
 
     def read_json(self, name: str) -> dict[str, Any] | None:
@@ -249,50 +252,98 @@ class SavedRun:
         path = self.path / name
         if not path.exists():
             return None
-        try:
-            value = json.loads(path.read_text("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise BenchError(f"{path} cannot be read: {error}") from None
-        if not isinstance(value, dict):
-            raise BenchError(f"{path} cannot be read: it is not one JSON object")
+        value = read_object(path)
+        if (self.kind, name) == ("load", "summary.json"):
+            check_value(value, LOAD_SUMMARY, path)
         return value
+
+    def _table_file(self, name: str) -> Path | None:
+        parquet, stream = self.path / f"{name}.parquet", self.path / f"{name}.arrows"
+        return stream if stream.exists() else parquet if parquet.exists() else None
+
+    def check_table(self, name: str) -> None:
+        """Raises BenchError where the table is there, and is not what one of this name must be, in whichever column. It is looked
+        at once, for as long as its file stays as it is."""
+        from bench.run_tables import SCHEDULE_KEY, check_table
+
+        file = self._table_file(name)
+        if file is None:
+            return
+        state = _state(file)
+        if _checked.get(file) == state:
+            return
+        whole = _read(file) if file.suffix != ".parquet" else None
+        empty = file.suffix != ".parquet" and whole is None
+
+        def read(column: str) -> pa.ChunkedArray | None:
+            table = _read(file, [column]) if whole is None else whole
+            return table.column(column) if table is not None and column in table.column_names else None
+
+        if not empty:
+            about = (_schema(file).metadata or {}).get(SCHEDULE_KEY) if file.suffix == ".parquet" else None
+            check_table(self.kind, name, file, read, self.table, about)
+        _checked[file] = state
+
+
+_checked: dict[Path, tuple[int, ...]] = {}
+"""Tables that were found to be in order, and the state of their files then."""
 
 
 def open_run(path: Path, kind: str | None = None) -> SavedRun:
-    """Open a run folder or a `.partial` one. Raises BenchError, also where it is not of the `kind` that is asked for."""
+    """Open a run folder or a `.partial` one. Raises BenchError where its `run.json` is not what that of its kind must be
+    (bench.run_rules), where a file has another hash than it says, or where it is not of the `kind` that is asked for."""
     if not path.exists() and path.with_name(path.name + PARTIAL_SUFFIX).exists():
         path = path.with_name(path.name + PARTIAL_SUFFIX)
     run_file = path / "run.json"
     if not run_file.exists():
         raise BenchError(f"{path} is not a run folder: it has no run.json")
-    try:
-        run = json.loads(run_file.read_text("utf-8"))
-        version = run["schema_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BenchError(f"{run_file} cannot be read: {error}") from None
-    if version != SCHEMA_VERSION:
-        raise BenchError(f"{run_file} has schema version {version}, this program reads {SCHEMA_VERSION}")
+    run = read_object(run_file)
+    version = run.get("schema_version")
+    if type(version) is int and version != SCHEMA_VERSION:
+        raise BenchError(f"{run_file} has schema version {short(version)}, this program reads {SCHEMA_VERSION}")
+    check_value(run, HEAD, run_file)
     saved = SavedRun(path=path, partial=path.name.endswith(PARTIAL_SUFFIX), run=run)
     if kind is not None:
         saved.check_kind(kind)
+    check_value(run, run_rule, run_file)
+    if path.parent.name == "runs" and path.name != f"{run.get('block', 0):02d}-{run.get('arm', '')}" and "arm" in run and "block" in run:
+        raise BenchError(f"{run_file} is of block {run['block']} of {run['arm']}, and not of the place where it is; {DAMAGED}")
+    _check_hash(path / "schedule.parquet", (run.get("hashes") or {}).get("schedule_sha256"))
     return saved
 
 
-def _present(columns: Sequence[str], schema: pa.Schema) -> list[str]:
-    return [name for name in columns if name in schema.names]
+def _check_hash(file: Path, told: str | None) -> None:
+    """Raises BenchError where the file is there and has another sha256 than the run says."""
+    if told is None or not file.is_file():
+        return
+    try:
+        found = _sha256(file, _state(file))
+    except OSError as error:
+        raise BenchError(f"{file} cannot be read: {error.strerror}") from None
+    if found != told:
+        raise BenchError(f"{file} is not the file that the run was made with: its sha256 is not that in run.json; {DAMAGED}")
 
 
-def _read_stream(path: Path) -> Iterator[pa.RecordBatch]:
-    """The whole batches of an Arrow IPC stream; a torn last one, from a crash, ends it."""
-    import pyarrow as pa
+@functools.lru_cache(maxsize=4096)
+def _sha256(file: Path, state: tuple[int, ...]) -> str:
+    """`state`: of the file, so that one that changed is read again."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
-    with path.open("rb") as file:
-        try:
-            reader = pa.ipc.open_stream(file)
-        except (pa.ArrowInvalid, EOFError):
-            return
-        while True:
-            try:
-                yield reader.read_next_batch()
-            except (StopIteration, EOFError, pa.ArrowInvalid, OSError):
-                return
+
+def _state(file: Path) -> tuple[int, ...]:
+    found = file.stat()
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _read(file: Path, columns: Sequence[str] | None = None) -> pa.Table | None:
+    """Raises BenchError, also where a column is there twice."""
+    table = read_parquet(file, columns) if file.suffix == ".parquet" else read_stream(file, columns)
+    names = [] if table is None else table.column_names
+    if len(set(names)) < len(names):
+        raise BenchError(f"{file}: the column {next(name for name in names if names.count(name) > 1)} is there twice; {DAMAGED}")
+    return table
+
+
+def _schema(file: Path) -> pa.Schema:
+    return read_parquet(file, []).schema

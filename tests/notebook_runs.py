@@ -151,5 +151,6 @@ def _write_block(runs: Path, block: int, arm: str) -> None:
         "waiting": [0] * len(samples),
         "resident_bytes": [resident] * len(samples),
         "device_bytes": pa.array([None] * len(samples), pa.int64()),
+        "process_cpu_ns": [0] * len(samples),
     }
     pq.write_table(pa.table(timeline), path / "timeline.parquet")

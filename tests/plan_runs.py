@@ -74,7 +74,8 @@ def curve_run(folder: Path, slots: int = 8, answers: int = 120) -> Path:
     """A run of `bench curve` with the service times of `measured`."""
     folder.mkdir(parents=True)
     rank = np.linspace(0.95, 1.05, answers)
-    rows, timeline = [], [{"slots": 1, "slots_busy": 0, "slots_idle": 0, "resident_bytes": BASE, "device_bytes": None}]
+    common = {"round": 0, "t_ns": 0, "slots_loading": 0, "waiting": 0, "process_cpu_ns": 0, "device_bytes": None}
+    rows, timeline = [], [{**common, "slots": 1, "slots_busy": 0, "slots_idle": 0, "resident_bytes": BASE}]
     for busy in range(1, slots + 1):
         for number, part in enumerate(rank):
             taken = round(service_ns(busy) * float(part))
@@ -83,10 +84,11 @@ def curve_run(folder: Path, slots: int = 8, answers: int = 120) -> Path:
             place = {"round": 0, "busy": busy, "batch": 1, "phase": "steady", "status": "ok"}
             rows.append({**place, "sent_ns": sent, "done_ns": sent + taken + OVERHEAD_NS, **own})
         held = BASE + ENGINE_MB + busy * SLOT
-        timeline.append({"slots": busy, "slots_busy": busy, "slots_idle": 0, "resident_bytes": held, "device_bytes": None})
+        timeline.append({**common, "slots": busy, "slots_busy": busy, "slots_idle": 0, "resident_bytes": held})
     pq.write_table(pa.Table.from_pylist(rows), folder / "requests.parquet")
     types = pa.schema([(name, pa.int64()) for name in timeline[0]])
-    pq.write_table(pa.Table.from_pylist(timeline, schema=types), folder / "timeline.parquet")
+    samples = pa.Table.from_pylist(timeline, schema=types)
+    pq.write_table(samples.append_column("model", pa.array(["known"] * len(timeline))), folder / "timeline.parquet")
     _write_json(
         folder / "run.json",
         {

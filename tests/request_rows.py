@@ -12,8 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.analysis.load_run import PARTS, STATUSES, ArmRecords, SpikeWindow, read_arm
+from bench.analysis.load_run import PARTS, ArmRecords, SpikeWindow, read_arm
 from bench.records import RunFolder, open_run
+from bench.run_tables import STATUSES
 
 REQUESTS_SCHEMA = pa.schema(
     [

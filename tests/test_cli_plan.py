@@ -166,7 +166,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("bench.capacity.measured.pq.write_table", full)
+    monkeypatch.setattr("bench.capacity.measured.write_parquet", full)
     capsys.readouterr()
     given = ("--arrivals", LOAD, "--slo", "p99=60ms", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity")
     assert run("plan", "--curve", curve, *given, "--results", tmp_path / "out") == 2

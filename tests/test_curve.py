@@ -224,7 +224,7 @@ def test_what_is_no_curve_is_refused(measured: Path, tmp_path: Path) -> None:
     shutil.copytree(measured, tmp_path / "third")
     del record["sharing"]
     (tmp_path / "third" / "run.json").write_text(json.dumps(record))
-    with pytest.raises(BenchError, match="has no 'sharing'"):
+    with pytest.raises(BenchError, match="sharing is missing"):
         read_service_curve(tmp_path / "third")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from request_rows import requests
 
 from bench.analysis.goodput import goodput
-from bench.analysis.load_run import STATUSES
+from bench.run_tables import STATUSES
 
 SECOND = 1_000_000_000
 STATUS = ["ok", "ok", "ok", "wrong", "error", "shed", "timeout", "not_sent", "lost_worker", "ok"]

@@ -87,7 +87,7 @@ def test_the_runs_of_an_arm_in_one_table(tmp_path: Path) -> None:
         ([], "no recorded requests"),
         ([*ROWS, {**ROWS[0], "seq": 9}], "its schedule does not have"),
         ([*ROWS[:2], ROWS[0]], "recorded twice"),
-        ([{**ROWS[0], "status": "perhaps"}], "status that is none of"),
+        ([{**ROWS[0], "status": "perhaps"}], "column status has the value 'perhaps', which is none of"),
     ],
 )
 def test_records_that_cannot_be_read(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:

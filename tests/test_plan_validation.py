@@ -116,15 +116,16 @@ def test_what_the_model_has_not_is_left_out(tmp_path: Path) -> None:
     for name in ("00-warm", "00-warm+load", "01-warm"):
         load_run(whole / "runs" / name, BURST, seed=4, slots=3)
     order = [{"block": 0, "arm": "warm"}, {"block": 0, "arm": "warm+load"}, {"block": 1, "arm": "warm", "first_contact": True}]
-    arms = [{"name": "warm", "alone": None}, {"name": "warm+load", "alone": "warm"}]
-    record = {"schema_version": 1, "kind": "experiment", "run_id": "experiment", "arms": arms, "order": order}
+    arms = [{"name": "warm", "mode": "warm-pool", "alone": None}, {"name": "warm+load", "mode": "warm-pool", "alone": "warm"}]
+    order = [{**entry, "spikes": 1} for entry in order]
+    record = {"schema_version": 1, "kind": "experiment", "run_id": "experiment", "engine": {}, "arms": arms, "order": order}
     (whole / "run.json").write_text(json.dumps(record))
     found, left_out = runs_to_compare([whole])
     assert [run.path.name for run in found] == ["00-warm"]
     assert [why.partition(":")[0] for why in left_out] == ["00-warm+load", "01-warm"]
     assert "loaded beside it" in left_out[0] and "first contact" in left_out[1]
     (whole / "run.json").write_text(json.dumps({**record, "order": [{"arm": "warm"}]}))
-    with pytest.raises(BenchError, match="damaged list of its arms or runs"):
+    with pytest.raises(BenchError, match=r"order\[0\]\.block is missing"):
         runs_to_compare([whole])
 
 

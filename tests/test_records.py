@@ -27,7 +27,7 @@ def rows(start: int, count: int) -> list[dict[str, object]]:
 
 def start(results: Path, run_id: str = "run") -> tuple[RunFolder, TableStream]:
     folder = RunFolder.create(results, run_id)
-    folder.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": "test"})
+    folder.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": "load"})
     return folder, folder.table("numbers", SCHEMA)
 
 
@@ -78,7 +78,7 @@ from pathlib import Path
 import pyarrow as pa
 from bench.records import RunFolder, SCHEMA_VERSION
 folder = RunFolder.create(Path(sys.argv[1]), "run")
-folder.write_json("run.json", {"schema_version": SCHEMA_VERSION})
+folder.write_json("run.json", {"schema_version": SCHEMA_VERSION, "kind": "load"})
 stream = folder.table("numbers", pa.schema([("n", pa.int64()), ("text", pa.string())]))
 n = 0
 while True:
@@ -180,11 +180,11 @@ def test_a_folder_that_is_no_run_is_refused_in_one_sentence(tmp_path: Path, cont
 
 def test_a_run_begins_with_what_every_run_says_and_is_opened_as_its_kind(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "run")
-    folder.write_run("plan", {"title": "tiny"}, ("bench", "plan"))
-    made = open_run(folder.path, "plan").run
+    folder.write_run("load", {"title": "tiny"}, ("bench", "plan"))
+    made = open_run(folder.path, "load").run
     assert list(made) == ["schema_version", "kind", "run_id", "created", "coldburst_version", "command", "title"]
     assert (made["schema_version"], made["run_id"], made["command"]) == (SCHEMA_VERSION, "run", ["bench", "plan"])
-    with pytest.raises(BenchError, match=r"run\.partial is a plan run and no curve run: name one that `bench curve` left"):
+    with pytest.raises(BenchError, match=r"run\.partial is a load run and no curve run: name one that `bench curve` left"):
         open_run(folder.path, "curve")
     folder.write_run("load", {"title": "tiny"})
     assert list(open_run(folder.path).run) == ["schema_version", "kind", "run_id", "title"]
@@ -255,4 +255,4 @@ def test_a_disk_that_fills_up_ends_the_run_and_keeps_what_was_written(tmp_path: 
 
 def test_run_json_is_plain(tmp_path: Path) -> None:
     folder, _ = start(tmp_path)
-    assert json.loads((folder.path / "run.json").read_text()) == {"schema_version": SCHEMA_VERSION, "kind": "test"}
+    assert json.loads((folder.path / "run.json").read_text()) == {"schema_version": SCHEMA_VERSION, "kind": "load"}

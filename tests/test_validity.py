@@ -19,13 +19,19 @@ from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import write_schedule
 from bench.records import SCHEMA_VERSION, RunFolder
+from bench.run_tables import PARTS_NS
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = pa.schema(
-    [(name, pa.int64()) for name in ("seq", "intended_ns", "sent_ns", "done_ns")] + [("status", pa.string()), ("error", pa.string())]
+    [(name, pa.int64()) for name in ("seq", "intended_ns", "sent_ns", "done_ns")]
+    + [("status", pa.string()), ("error", pa.string())]
+    + [(name, pa.int64()) for name in PARTS_NS]
 )
 GENERATOR = {
     "worker": 0, "timer": "timerfd", "cpu_ns": 1, "wall_ns": 10, "longest_pause_ns": 0, "longest_flush_ns": 0, "failure": None,
+}  # fmt: skip
+EXPERIMENT: dict[str, Any] = {
+    "schema_version": SCHEMA_VERSION, "kind": "experiment", "engine": {}, "arms": [{"name": arm, "mode": "lazy"} for arm in "abc"],
 }  # fmt: skip
 
 
@@ -59,6 +65,7 @@ class Trial:
             pa.array(self.sent + 1_000_000, mask=~known),
             pa.array(self.status, pa.string()),
             pa.array(self.error, pa.string()),
+            *[pa.nulls(len(self.seq), pa.int64())] * len(PARTS_NS),
         ]
         order = pa.array(np.random.default_rng(1).permutation(len(self.seq))[:keep])  # rows come as they end, not by seq
         run.table("requests", SCHEMA).write_batch(pa.RecordBatch.from_arrays([column.take(order) for column in columns], schema=SCHEMA))
@@ -242,7 +249,7 @@ def test_a_schedule_without_its_times_is_one_sentence(tmp_path: Path) -> None:
 
 def test_an_interrupted_experiment_is_checked_as_far_as_it_goes(tmp_path: Path) -> None:
     order = [{"block": 0, "arm": arm, "spikes": 1, "schedule_seed": 1} for arm in ("a", "b", "c")]
-    (tmp_path / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, "kind": "experiment", "order": order}))
+    (tmp_path / "run.json").write_text(json.dumps({**EXPERIMENT, "order": order}))
     for name in ("00-a", "00-b"):
         Trial("constant:rate=20,duration=1s").write(tmp_path / name).rename(tmp_path / f"{name}-whole")
     (tmp_path / "runs").mkdir()
@@ -274,11 +281,13 @@ def test_too_few_samples_give_no_percentile(tmp_path: Path) -> None:
 
 
 def test_runs_of_an_experiment(tmp_path: Path) -> None:
-    for name in ("1-cold", "1-warm"):
+    for name in ("01-a", "01-b"):
         (tmp_path / "runs").mkdir(exist_ok=True)
         Trial("constant:rate=20,duration=1s").write(tmp_path / "made" / name).rename(tmp_path / "runs" / name)
-    (tmp_path / "runs" / "2-lazy").mkdir()  # begun, and nothing in it yet
-    assert [path.name for path in runs_of(tmp_path)] == ["1-cold", "1-warm"]
+    (tmp_path / "runs" / "01-c").mkdir()  # begun, and nothing in it yet
+    order = [{"block": 1, "arm": arm, "spikes": 1} for arm in ("c", "b", "a")]
+    (tmp_path / "run.json").write_text(json.dumps({**EXPERIMENT, "order": order}))
+    assert [path.name for path in runs_of(tmp_path)] == ["01-a", "01-b"]
     with pytest.raises(BenchError, match="is not a run folder"):
         runs_of(tmp_path / "runs")
 
@@ -347,5 +356,5 @@ def test_clocks(tmp_path: Path, clocks: list[dict[str, Any]] | None, value: str,
 def test_damaged_clocks(tmp_path: Path) -> None:
     trial = Trial()
     trial.clocks = [{"worker": 0}]
-    with pytest.raises(BenchError, match=r"run\.json is damaged: it does not tell the workers' clocks"):
+    with pytest.raises(BenchError, match=r"run\.json: clocks\[0\]\.shared is missing; it was edited, damaged"):
         trial.check(tmp_path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from bench.analysis.load_run import STATUSES
+from bench.run_tables import STATUSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

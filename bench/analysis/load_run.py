@@ -19,12 +19,12 @@ from bench.errors import BenchError
 from bench.load.profile import NO_SPIKE
 from bench.load.schedule import METADATA_KEY
 from bench.records import SavedRun
+from bench.run_tables import STATUSES
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-STATUSES = ("ok", "wrong", "error", "shed", "timeout", "not_sent", "lost_worker")
 PARTS = ("queue", "pool", "load", "input", "infer", "output")
 UNKNOWN_PHASE = "unknown"
 
@@ -147,10 +147,7 @@ def _status_codes(saved: SavedRun) -> NDArray[np.int8]:
 
     table = saved.table("requests", ["status"])
     assert table is not None
-    codes = pc.index_in(table.column("status"), value_set=pa.array(STATUSES))
-    if codes.null_count:
-        raise BenchError(f"{saved.path} has requests with a status that is none of {', '.join(STATUSES)}: the records are damaged")
-    found: NDArray[np.int8] = codes.cast("int8").to_numpy()
+    found: NDArray[np.int8] = pc.index_in(table.column("status"), value_set=pa.array(STATUSES)).cast("int8").to_numpy()
     return found
 
 
@@ -168,12 +165,7 @@ def _rows_of(scheduled: NDArray[np.int64], seq: NDArray[np.int64], saved: SavedR
 
 
 def _phases(schedule: pa.Table, rows: NDArray[np.int64] | slice) -> pd.Categorical:
-    import pyarrow as pa
-
-    if "phase" not in schedule.column_names:
-        return pd.Categorical.from_codes(np.zeros(schedule.num_rows, np.int8)[rows], categories=[UNKNOWN_PHASE])  # type: ignore[call-overload, no-any-return, unused-ignore]
-    column = schedule.column("phase")
-    encoded = (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).combine_chunks()
+    encoded = schedule.column("phase").combine_chunks()
     names = encoded.dictionary.to_pylist()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int8)
     return pd.Categorical.from_codes(codes[rows], categories=names)  # type: ignore[call-overload, no-any-return, unused-ignore]

@@ -67,10 +67,10 @@ def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
     for arm in saved.run["arms"]:
         whole = [entry for entry in saved.run["order"] if entry["arm"] == arm["name"]]
         planned = [entry for entry in whole if not entry.get("first_contact")]
-        first = [_place(saved, entry) for entry in whole if entry.get("first_contact")]
-        contact = open_run(first[0]) if first and (first[0] / "run.json").exists() else None
-        places = [(entry["block"], _place(saved, entry)) for entry in planned]
-        found = [(block, open_run(place)) for block, place in sorted(places) if (place / "run.json").exists()]
+        first = [run_place(saved, entry) for entry in whole if entry.get("first_contact")]
+        contact = open_run(first[0], LOAD) if first and is_there(first[0]) else None
+        places = [(entry["block"], run_place(saved, entry)) for entry in planned]
+        found = [(block, open_run(place, LOAD)) for block, place in sorted(places) if is_there(place)]
         runs, numbers = tuple(run for _, run in found), tuple(block for block, _ in found)
         arms.append(ArmFiles(name=arm["name"], runs=runs, numbers=numbers, planned=len(planned), setup=arm, first_contact=contact))
     if not any(arm.runs for arm in arms):
@@ -78,7 +78,7 @@ def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
     return Subject(
         path=saved.path,
         kind=EXPERIMENT,
-        title=str(saved.run.get("title") or engine["name"]),
+        title=str(saved.run.get("title") or engine.get("name") or saved.path.name),
         device=engine.get("device"),
         engine=engine,
         record=saved.run,
@@ -88,8 +88,14 @@ def open_subject(path: Path, slo_ns: int | None = None) -> Subject:
     )
 
 
-def _place(saved: SavedRun, entry: Mapping[str, Any]) -> Path:
+def run_place(saved: SavedRun, entry: Mapping[str, Any]) -> Path:
+    """Where an experiment has the run that `entry` of its order plans."""
     return saved.path / "runs" / f"{entry['block']:02d}-{entry['arm']}"
+
+
+def is_there(place: Path) -> bool:
+    """A run that an interrupted experiment was in the middle of is done again when it goes on; it is not there yet."""
+    return (place / "run.json").is_file()
 
 
 def _single(saved: SavedRun, slo_ns: int | None) -> Subject:

@@ -16,8 +16,9 @@ import numpy as np
 from bench.analysis.generator_checks import MORE_WORKERS, Check, faster_generator, generator_checks
 from bench.analysis.run_figures import RunFigures, figures
 from bench.analysis.statistics import percentile
+from bench.analysis.subject import EXPERIMENT, is_there, run_place
 from bench.errors import BenchError
-from bench.records import PARTIAL_SUFFIX, SavedRun, open_run
+from bench.records import SavedRun, open_run
 from bench.units import format_duration
 
 _MAX_LAG_P99_NS = 10_000_000
@@ -71,27 +72,23 @@ class Validity:
 
 def runs_of(path: Path) -> list[Path]:
     """The run itself, or the finished runs of an experiment. Raises BenchError."""
-    inner = (path if path.exists() else path.with_name(path.name + PARTIAL_SUFFIX)) / "runs"
-    if inner.is_dir():
-        # A run that an interrupted experiment was in the middle of is done again when it goes on; it is not there yet.
-        found = sorted(child for child in inner.iterdir() if (child / "run.json").is_file() and not child.name.endswith(PARTIAL_SUFFIX))
-        if not found:
-            raise BenchError(f"{path} is an experiment without a finished run")
-        return found
-    return [open_run(path).path]
+    saved = open_run(path)
+    if saved.kind != EXPERIMENT:
+        return [saved.path]
+    found = sorted(place for place in _planned(saved) if is_there(place))
+    if not found:
+        raise BenchError(f"{path} is an experiment without a finished run")
+    return found
 
 
 def missing_runs(path: Path) -> list[str]:
-    """The runs that an experiment planned or began and does not have; none for a single run. Raises BenchError."""
+    """The runs that an experiment planned and does not have; none for a single run. Raises BenchError."""
     saved = open_run(path)
-    try:
-        planned = [f"{run['block']:02d}-{run['arm']}" for run in saved.run.get("order") or []]
-    except (KeyError, TypeError, ValueError):
-        raise BenchError(f"{saved.path / 'run.json'} has a damaged order of runs, so which ones are missing is not known") from None
-    inner = saved.path / "runs"
-    if not planned and inner.is_dir():  # runs under one folder that nobody planned: those that were begun
-        planned = sorted({child.name.removesuffix(PARTIAL_SUFFIX) for child in inner.iterdir() if child.is_dir()})
-    return [name for name in dict.fromkeys(planned) if not (inner / name / "run.json").is_file()]
+    return [place.name for place in _planned(saved) if not is_there(place)] if saved.kind == EXPERIMENT else []
+
+
+def _planned(saved: SavedRun) -> list[Path]:
+    return [run_place(saved, entry) for entry in saved.run["order"]]
 
 
 def check_run(path: Path) -> Validity:
@@ -100,11 +97,9 @@ def check_run(path: Path) -> Validity:
     schedule = saved.table("schedule")
     summary = saved.read_json("summary.json")
     rows = saved.table("requests", ["seq", "intended_ns", "sent_ns", "status", "error"])
+    saved.check_table("timeline")
     if schedule is None:
         raise BenchError(f"{saved.path} has no schedule, so what it was to deliver is not known")
-    for name in ("seq", "intended_ns"):
-        if name not in schedule.column_names:
-            raise BenchError(f"the schedule of {saved.path} has no column {name}: it was written by another program, or is damaged")
     asked = schedule.column("intended_ns").to_numpy()
     order = np.argsort(rows.column("seq").to_numpy(), kind="stable") if rows is not None else np.empty(0, np.int64)
     seq = _numbers(rows, "seq", order)
@@ -137,7 +132,7 @@ def check_run(path: Path) -> Validity:
     timed = ok & was_sent & (done >= 0)
     values_known = (saved.run.get("settings") or {}).get("probe") is not None
     in_spike = None
-    if "spike" in schedule.column_names and schedule.column("spike").null_count < len(asked):
+    if schedule.column("spike").null_count < len(asked):
         in_spike = np.isin(seq[timed], schedule.column("seq").to_numpy()[schedule.column("spike").fill_null(-1).to_numpy() >= 0])
     return Validity(
         partial=saved.partial,
@@ -267,8 +262,6 @@ def _gaps(distance: float | None, faster: str) -> Check:
 
 def _spike_edges(schedule: Any, seq: Times, intended: Times, sent: Times) -> list[int | None]:
     """For each spike: how late its tenth arrival (its last, in a smaller one) was sent, ns; None where it was not sent."""
-    if "spike" not in schedule.column_names:
-        return []
     spike = schedule.column("spike").fill_null(-1).to_numpy()
     numbers = schedule.column("seq").to_numpy()
     edges: list[int | None] = []
@@ -359,11 +352,8 @@ def _numbers(rows: Any, name: str, order: Times) -> Times:
 
 def _optional(saved: SavedRun, name: str, order: Times) -> Times:
     """A column that not every run has, in the order of seq; -1 where it is null or was not recorded."""
-    try:
-        rows = saved.table("requests", [name])
-    except BenchError:
-        rows = None
-    return np.full(len(order), -1, np.int64) if rows is None else _numbers(rows, name, order)
+    rows = saved.table("requests", [], [name])
+    return np.full(len(order), -1, np.int64) if rows is None or name not in rows.column_names else _numbers(rows, name, order)
 
 
 def _equal(column: Any, text: str) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bench.analysis.curve import idle_note, invalid_reasons, useful_slots
 from bench.capacity.starts import Starts
 from bench.errors import BenchError
 from bench.records import naming
+from bench.tables import read_parquet, write_parquet
 
 if TYPE_CHECKING:
     from bench.capacity.service import ServiceCurve
@@ -148,7 +148,7 @@ def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
         for what, busy, samples in rows
     ]
     with naming(folder / FILE):
-        pq.write_table(pa.concat_tables(tables), folder / FILE, compression="zstd")
+        write_parquet(pa.concat_tables(tables), folder / FILE)
     return {
         "subject": measured.subject,
         "engine": dict(measured.engine),
@@ -166,7 +166,7 @@ def write_measured(measured: Measured, folder: Path) -> dict[str, Any]:
 def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
     """Read back what `write_measured` wrote. Raises BenchError where it is damaged."""
     try:
-        table = pq.read_table(folder / FILE, schema=SCHEMA)
+        table = read_parquet(folder / FILE, SCHEMA.names).cast(SCHEMA)
         what = np.asarray(table.column("what").to_pylist())
         busy, ns = table.column("busy").fill_null(0).to_numpy(), table.column("ns").to_numpy()
         highest = int(busy.max())
@@ -187,5 +187,5 @@ def read_measured(folder: Path, about: Mapping[str, Any]) -> Measured:
             sources=about["sources"],
             busy=tuple(about.get("busy") or range(1, highest + 1)),
         )
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+    except (BenchError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise BenchError(f"{folder / FILE} or its run.json cannot be read ({error}): make the plan again with `bench plan`") from None

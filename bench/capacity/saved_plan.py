@@ -64,6 +64,8 @@ def read_plan(path: Path) -> SavedPlan:
     summary = saved.read_json("summary.json")
     if summary is None:
         raise BenchError(f"{path} has no summary.json, so its plan was not finished: make it again with `bench plan`")
+    for table in ("measured", "schedule"):
+        saved.check_table(table)
     return SavedPlan(saved=saved, plan=plan_of(summary, path), measured=read_measured(saved.path, saved.run.get("measured") or {}))
 
 

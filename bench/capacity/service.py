@@ -125,7 +125,7 @@ class ServiceCurve:
 
 def read_service_curve(run: Path) -> ServiceCurve:
     """The curve of a run folder, also of one that was cut off. Raises BenchError where it is another run or holds none."""
-    return service_curve(open_run(run))
+    return service_curve(open_run(run, CURVE))
 
 
 def service_curve(saved: SavedRun) -> ServiceCurve:
@@ -136,6 +136,7 @@ def service_curve(saved: SavedRun) -> ServiceCurve:
     levels = () if table is None else _levels(table)
     if not levels:
         raise BenchError(f"{saved.path} has no level with {LEAST_SAMPLES} answers, so it holds no service curve; measure it again")
+    saved.check_table("servers")
     timeline = saved.table("timeline", ("slots", "slots_busy", "slots_idle", "resident_bytes", "device_bytes"))
     kind, base, measured = _memory(timeline)
     slot, engine = _memory_line(base, measured)

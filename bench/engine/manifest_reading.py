@@ -107,9 +107,9 @@ def decode(kind: Any, value: Any, where: str = "") -> Any:
         for one in arguments:
             if _fits(one, value):
                 return decode(one, value, where)
-        raise ValueError(f"{where} is {_short(value)}")
+        raise ValueError(f"{where} is {short(value)}")
     if not _fits(kind, value):
-        raise ValueError(f"{where} is {_short(value)}, not {_WORDS[origin or kind]}")
+        raise ValueError(f"{where} is {short(value)}, not {_WORDS[origin or kind]}")
     if origin is tuple:
         return tuple(decode(arguments[0], one, f"{where}[{number}]") for number, one in enumerate(value))
     if origin is collections.abc.Mapping:
@@ -121,7 +121,7 @@ def decode(kind: Any, value: Any, where: str = "") -> Any:
 
 def _decode_object(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise ValueError(f"{where or 'it'} is {_short(value)}, not an object")
+        raise ValueError(f"{where or 'it'} is {short(value)}, not an object")
     hints, prefix = typing.get_type_hints(kind), f"{where}." if where else ""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in value:
@@ -161,7 +161,10 @@ _WORDS = {
 }
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value of a JSON file as an error may quote it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:

@@ -111,6 +111,18 @@ def parse_targets(texts: Sequence[str], *, allow_remote: bool) -> list[Arm]:
     return arms
 
 
+def check_arm(arm: Arm, where: str) -> None:
+    """Raises BenchError where no command line can have made this arm."""
+    if arm.mode == TARGET:
+        made = parse_targets([f"{arm.name}={arm.options.get('url', '')}"], allow_remote=True)[0]
+    elif arm.mode in MODES:
+        made = _arm(arm.mode, [f"{key}={value}" for key, value in [*arm.options.items(), *arm.settings.items()]], where)
+    else:
+        raise BenchError(f"{where}: the arm {arm.name} has the mode {arm.mode!r}, which is none of {', '.join((*MODES, TARGET))}")
+    if (made.mode, made.options, made.settings) != (arm.mode, arm.options, arm.settings):
+        raise BenchError(f"{where}: the arm {arm.name} is not one that `bench burst` makes: start a new experiment")
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback

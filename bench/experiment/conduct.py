@@ -16,20 +16,25 @@ from typing import Any
 
 from bench.clock import wall_anchor
 from bench.engine.manifest import read_manifest
+from bench.engine.manifest_reading import decode
 from bench.errors import EXIT_FINE, EXIT_INVALID_RUN, BenchError
-from bench.experiment.arms import Arm
+from bench.experiment.arms import TARGET, Arm, check_arm
 from bench.experiment.calibration import Capacity, measure_capacity
 from bench.experiment.loads import loads_beside, second_name
 from bench.experiment.plan import PlannedRun, Spikes, plan_runs
 from bench.experiment.server_means import read_statistics, statistics_between
 from bench.inference_client import InferenceClient
+from bench.json_rules import DAMAGED, check_value
 from bench.load.arrivals_text import parse_arrivals
 from bench.load.schedule import Schedule, read_schedule, write_schedule
 from bench.records import RunFolder
+from bench.run_rules import RESUME
 from bench.scenario_files import scenario_file
 from bench.server_process import ServerProcess
 from bench.server_timeline import read_server_timeline
 from bench.subprocesses import Child, child_environment, module_command
+from bench.tables import write_parquet
+from bench.units import parse_duration_ns
 
 RUNS = "runs"
 _SCHEDULES = "schedules"
@@ -159,26 +164,58 @@ def reopen(path: Path) -> tuple[RunFolder, Setup, list[PlannedRun]]:
     saved = open_run(path)
     if saved.kind != "experiment" or not saved.partial:
         raise BenchError(f"{path} is not an interrupted experiment: --resume takes a folder that ends in .partial")
-    run = saved.run
-    setup = Setup(
-        engine_dir=None if run["engine_dir"] is None else Path(run["engine_dir"]),
-        model=run["model"],
-        shape=run["shape"],
-        arms=tuple(Arm(**arm) for arm in run["arms"]),
-        spikes=Spikes(**run["spikes"]),
-        slo_ns=run["slo_ns"],
-        deadline=run["deadline"],
-        trust=Path(run["trust"]) if run.get("trust") else None,
-        timeout_s=run["timeout_s"],
-    )
+    run, file = saved.run, saved.path / "run.json"
+    check_value(run, RESUME, file)
+    try:
+        order: tuple[PlannedRun, ...] = decode(tuple[PlannedRun, ...], run["order"], "order")
+        setup = Setup(
+            engine_dir=None if run["engine_dir"] is None else Path(run["engine_dir"]),
+            model=run["model"],
+            shape=run["shape"],
+            arms=decode(tuple[Arm, ...], run["arms"], "arms"),
+            spikes=decode(Spikes, run["spikes"], "spikes"),
+            slo_ns=run["slo_ns"],
+            deadline=run["deadline"],
+            trust=Path(run["trust"]) if run.get("trust") else None,
+            timeout_s=run["timeout_s"],
+            first_contact=any(entry.first_contact for entry in order),
+        )
+    except ValueError as error:
+        raise BenchError(f"{file}: {error}; {DAMAGED}") from None
+    _check_plan(setup, order, saved.path)
     if setup.engine_dir is not None and json.loads(read_manifest(setup.engine_dir).to_json()) != run["engine"]:
         raise BenchError(f"{setup.engine_dir} is another engine than the one that {path} began with; start a new experiment")
-    order = [PlannedRun(**planned) for planned in run["order"]]
-    for planned in order:
-        schedule = saved.path / _SCHEDULES / f"{planned.block:02d}.parquet"
-        if not (saved.path / RUNS / planned.folder).exists() and not schedule.is_file():
-            raise BenchError(f"{schedule} is gone, so block {planned.block + 1} cannot be run any more; start a new experiment")
-    return RunFolder(saved.path, run["run_id"]), setup, order
+    return RunFolder(saved.path, run["run_id"]), setup, list(order)
+
+
+def _check_plan(setup: Setup, order: Sequence[PlannedRun], experiment: Path) -> None:
+    """Whether what an experiment goes on with is what it began with. Raises BenchError."""
+    from bench.records import open_run
+
+    for arm in setup.arms:
+        check_arm(arm, str(experiment / "run.json"))
+        if (arm.mode == TARGET) != (setup.engine_dir is None):
+            raise BenchError(f"{experiment / 'run.json'}: the arm {arm.name} and engine_dir do not fit together; {DAMAGED}")
+    parse_duration_ns(setup.deadline, f"{experiment / 'run.json'}: deadline")
+    if plan_runs(setup.spikes, setup.arms, first_contact=setup.first_contact) != list(order):
+        raise BenchError(f"{experiment / 'run.json'}: the order is not the one that its spikes, arms and seed give; {DAMAGED}")
+    if not (experiment / RUNS).is_dir():
+        raise BenchError(f"{experiment / RUNS} is no folder any more, so there is nothing to go on with; start a new experiment")
+    for run in {run.block: run for run in order}.values():
+        file = experiment / _SCHEDULES / f"{run.block:02d}.parquet"
+        if all((experiment / RUNS / other.folder).exists() for other in order if other.block == run.block):
+            continue
+        if not file.is_file():
+            raise BenchError(f"{file} is gone, so block {run.block + 1} cannot be run any more; start a new experiment")
+        schedule = read_schedule(file)
+        arrivals = parse_arrivals(setup.spikes.arrivals_text(run.spikes, first_contact=run.first_contact)).text
+        if (schedule.provenance.get("arrivals"), schedule.provenance.get("seed")) != (arrivals, run.schedule_seed):
+            raise BenchError(f"{file} is not the schedule of block {run.block}, which is {arrivals} of seed {run.schedule_seed}; {DAMAGED}")
+        for other in order:
+            if other.block == run.block and (experiment / RUNS / other.folder / "run.json").is_file():
+                table = open_run(experiment / RUNS / other.folder, "load").table("schedule", ["seq", "intended_ns"])
+                if table is None or not table.equals(schedule.table.select(["seq", "intended_ns"])):
+                    raise BenchError(f"{file} is not the schedule that {other.folder} had, so what comes could not be compared; {DAMAGED}")
 
 
 def conduct(folder: RunFolder, setup: Setup, planned: Sequence[PlannedRun], progress: Callable[[int, int, str], None]) -> None:
@@ -228,8 +265,6 @@ def conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> No
                 loads = stack.enter_context(loads_beside(server.url, name, workplace, planned.spikes, planned.duration_ns))
             made = _run_locust(server.url, schedule, workplace, setup)
         server.check_alive()
-    import pyarrow.parquet as pq
-
     record = json.loads((made / "run.json").read_text("utf-8"))
     times = {"started_ns": server.started_ns, "listening_ns": server.listening_ns, "ready_ns": server.ready_ns}
     manifest = read_manifest(setup.engine_dir)
@@ -238,7 +273,7 @@ def conduct_one(experiment: Path, setup: Setup, arm: Arm, run: PlannedRun) -> No
     if loads is not None:
         record["loads"] = [dataclasses.asdict(load) for load in loads]
     _, samples = read_server_timeline(timeline, zero_ns=record["start_monotonic_ns"])
-    pq.write_table(samples, made / "timeline.parquet", compression="zstd")
+    write_parquet(samples, made / "timeline.parquet")
     _keep(made, record, experiment / RUNS / run.folder, workplace)
 
 

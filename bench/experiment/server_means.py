@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.errors import BenchError
 from bench.inference_client import InferenceClient
+from bench.json_rules import MOST_WHOLE
 
 # Ours -> theirs. `queue` there is all the waiting: for a slot and for a load too.
 PARTS = {"total": "success", "waiting": "queue", "input": "compute_input", "infer": "compute_infer", "output": "compute_output"}
@@ -22,10 +23,13 @@ def read_statistics(url: str, model: str) -> dict[str, Any]:
         with InferenceClient(url, timeout_s=10) as client:
             found = client.statistics(model)["inference_stats"]
         sums = {f"{ours}_ns": int(found[theirs]["ns"]) for ours, theirs in PARTS.items()}
-        return {"requests": int(found["success"]["count"]), "failed": int(found["fail"]["count"]), **sums}
+        counted = {"requests": int(found["success"]["count"]), "failed": int(found["fail"]["count"]), **sums}
+        if not all(0 <= count <= MOST_WHOLE for count in counted.values()):
+            raise ValueError("it has a count that no server can have reached")
+        return counted
     except BenchError as error:
         return {"absent": str(error)}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         return {"absent": f"the statistics of {url} are not those of the extension ({type(error).__name__}: {error})"}
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bench.errors import BenchError
 from bench.load.profile import NO_SPIKE, PHASES
+from bench.tables import parquet_table, write_parquet
 
 SCHEMA_VERSION = 1
 METADATA_KEY = b"coldburst.schedule"
@@ -135,7 +135,7 @@ def write_schedule(schedule: Schedule, path: Path, *, force: bool = False) -> No
         raise BenchError(f"{path} exists already and is not overwritten: name another file, or say --force")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
-        pq.write_table(table, temporary, compression="zstd")
+        write_parquet(table, temporary)
         if force:
             temporary.replace(path)
         else:
@@ -153,9 +153,8 @@ def read_schedule(path: Path) -> Schedule:
     if not path.is_file():
         raise BenchError(f"{path} is not a file: write a schedule with `bench schedule` or `bench trace`")
     try:
-        with pq.ParquetFile(path) as file:
-            table = file.read()
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        table = parquet_table(path)
+    except (pa.ArrowException, OSError, ValueError, OverflowError):
         raise BenchError(f"{path} is not a readable Parquet file: write a schedule with `bench schedule` or `bench trace`") from None
     stored = (table.schema.metadata or {}).get(METADATA_KEY)
     if stored is None:

@@ -72,7 +72,7 @@ def write_html(target: Path, pages: Sequence[Page]) -> None:
     new = target.with_name(target.name + ".new")
     try:
         with naming(target):
-            new.write_text(render(pages, bench.__version__), "utf-8")
+            new.write_text(render(pages, bench.__version__), "utf-8", errors="replace")  # a folder's name may not be UTF-8
         new.replace(target)
     finally:
         new.unlink(missing_ok=True)

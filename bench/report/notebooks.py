@@ -221,6 +221,6 @@ def write_notebook(
         text = to_html(notebook, f"{chosen.replace('_', ' ')}: {saved.run.get('run_id', saved.path.name)}", show_code=show_code)
     new = target.with_name(target.name + ".new")
     with naming(target):
-        new.write_text(text, "utf-8")
+        new.write_text(text, "utf-8", errors="replace")  # a folder's name may not be UTF-8
     new.replace(target)
     return target
