@@ -56,6 +56,7 @@ def write_experiment(
     leave_out: Sequence[str] = (),
     engine: Mapping[str, Any] = ENGINE,
     resident: Mapping[str, int] | None = None,
+    slots: int = 1,
     slo_ns: int | None = 50 * MS,
     status: Callable[[str, int, int], str] = lambda arm, block, seq: "ok",
     first_contact: bool = False,
@@ -87,12 +88,20 @@ def write_experiment(
     for run in order:
         folder = f"{run['block']:02d}-{run['arm']}"
         if folder not in leave_out:
-            _write_run(path / "runs" / folder, str(run["arm"]), int(run["block"]), int(run["spikes"]), service, resident or {}, status)  # type: ignore[call-overload]
+            block, count = int(run["block"]), int(run["spikes"])  # type: ignore[call-overload]
+            _write_run(path / "runs" / folder, str(run["arm"]), block, count, service, resident or {}, slots, status)
     return path
 
 
 def _write_run(
-    path: Path, arm: str, block: int, spikes: int, service: Service, resident: Mapping[str, int], status: Callable[[str, int, int], str]
+    path: Path,
+    arm: str,
+    block: int,
+    spikes: int,
+    service: Service,
+    resident: Mapping[str, int],
+    slots: int,
+    status: Callable[[str, int, int], str],
 ) -> None:
     path.mkdir(parents=True)
     record = {"schema_version": 1, "kind": "load", "scenario": "burst", "arm": arm, "block": block}
@@ -139,7 +148,7 @@ def _write_run(
             "t_ns": t,
             "model": "m",
             "slots_busy": 0,
-            "slots_idle": 0 if t < 0 else 1,
+            "slots_idle": 0 if t < 0 else slots,
             "slots_loading": 0,
             "waiting": 0,
             "resident_bytes": size // 2 if t < 0 else size,

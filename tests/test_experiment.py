@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.analysis.experiment import ExperimentSummary, summarize
+from bench.analysis.memory import PerSlot
 from bench.analysis.subject import open_subject
 from bench.errors import BenchError
 from bench.report.burst_page import arms_table
@@ -65,6 +66,17 @@ def test_the_comparison_is_the_geometric_mean_over_spikes(summary: ExperimentSum
     assert p99.ratio == pytest.approx(math.exp(sum(ratios) / 6))
     assert p99.distinguishable
     assert (comparison.memory_kind, comparison.memory_bytes) == ("resident", 100 * MS)
+
+
+def test_a_copy_of_the_engine_is_told_from_the_arm_that_shares_one(tmp_path: Path) -> None:
+    options = {"cold-load": {"pool": "2"}, "warm": {"pool": "2"}, "copies": {"pool": "2", "sharing": "copy"}}
+    arms = [
+        {"name": name, "mode": "cold-load" if name == "cold-load" else "warm-pool", "options": given, "settings": {}}
+        for name, given in options.items()
+    ]
+    sizes = {"cold-load": 90 * MS, "warm": 180 * MS, "copies": 280 * MS}
+    path = write_experiment(tmp_path / "e", cold_and_warm, arms=arms, resident=sizes, slots=2)
+    assert summarize(open_subject(path)).one_more == {"copies": PerSlot(bytes=100 * MS, reason=None, copies=True)}
 
 
 def test_attainment_tail_memory_recovery_and_readiness(summary: ExperimentSummary) -> None:

@@ -147,7 +147,8 @@ class ArmComparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
     """All that is said. invalid and caveats come before any number; sentence is the verdict. values_known: the right values
-    of the answers were known, so that "ok" means a correct answer; else it means a well-formed one."""
+    of the answers were known, so that "ok" means a correct answer; else it means a well-formed one. one_more: by arm, see
+    PerSlot; of those that differ from one before them in nothing but the slots, or the sharing."""
 
     subject: str
     kind: str
@@ -165,6 +166,7 @@ class ExperimentSummary:
     capacities: Mapping[str, Any]
     arms: tuple[ArmSummary, ...]
     comparisons: tuple[ArmComparison, ...]
+    one_more: Mapping[str, PerSlot]
     first_contact: tuple[FirstContact, ...]
     loads_beside: tuple[LoadsBeside, ...]
     sentence: str
@@ -233,6 +235,7 @@ def summarize(subject: Subject, look: Callable[[ArmFiles, ArmRecords], None] | N
         capacities=dict(subject.record.get("capacities") or {}),
         arms=tuple(arms),
         comparisons=comparisons,
+        one_more=_one_more(arms, subject),
         first_contact=tuple(
             _first_contact(files.name, files.first_contact, subject.slo_ns) for files in subject.arms if files.first_contact
         ),
@@ -267,6 +270,17 @@ def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSu
         unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1) and ends is not None and ends.low > 0,
         ready_ns=median([start["ready_ns"] - start["started_ns"] for start in starts]) if starts else None,
     )
+
+
+def _one_more(arms: Sequence[ArmSummary], subject: Subject) -> dict[str, PerSlot]:
+    """For each arm that has one before it from which only the slots or the sharing differ: what one more of them takes."""
+    setups = {files.name: files.setup for files in subject.arms}
+    found: dict[str, PerSlot] = {}
+    for number, arm in enumerate(arms):
+        for other in arms[:number]:
+            if arm.held and other.held and (taken := per_slot_against(setups[other.name], other.held, setups[arm.name], arm.held)):
+                found.setdefault(arm.name, taken)
+    return found
 
 
 def _widest(backlogs: Sequence[Backlog]) -> Interval | None:

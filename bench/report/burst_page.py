@@ -366,11 +366,11 @@ def _memory_per_slot(arm: ArmSummary) -> str:
 
 
 def _one_more(summary: ExperimentSummary, arm: ArmSummary, *, copies: bool) -> str:
-    """What another slot (copy of the engine) takes: from this arm and the one that it is compared with."""
-    against = next((one for one in summary.comparisons if one.second == arm.name), None)
-    if against is None or against.per_slot is None or against.per_slot.copies != copies:
+    """What another slot (copy of the engine) takes: from this arm and one that differs in nothing else."""
+    taken = summary.one_more.get(arm.name)
+    if taken is None or taken.copies != copies:
         return "-"
-    return _UNKNOWN if against.per_slot.bytes is None else format_size(against.per_slot.bytes)
+    return _UNKNOWN if taken.bytes is None else format_size(taken.bytes)
 
 
 def _memory_notes(summary: ExperimentSummary) -> list[str]:
