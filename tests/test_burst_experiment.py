@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from bench.analysis.subject import open_subject
 from bench.engine.manifest import read_manifest
 from bench.errors import EXIT_FINE, EXIT_INTERRUPTED, EXIT_INVALID_RUN, EXIT_WRONG_INPUT, BenchError
 from bench.experiment.arms import parse_targets
+from bench.experiment.plan import Spikes, plan_runs
 from bench.server_process import ServerProcess
 from tests.conftest import BenchCommand, SyntheticFactory
 from tests.experiments import cold_and_warm, write_experiment
@@ -204,10 +206,13 @@ def test_an_engine_that_cannot_be_loaded_is_refused_before_anything_is_made(
 
 
 def test_resume_of_what_cannot_go_on_is_refused(tmp_path: Path, bench_command: BenchCommand) -> None:
-    arms = ({"name": "a", "mode": "target", "options": {"url": "http://127.0.0.1:9"}, "settings": {}, "alone": None},)
-    path = write_experiment(tmp_path / "e.partial", cold_and_warm, arms=arms, leave_out=["01-a"])
+    arms = parse_targets(["a=http://127.0.0.1:9"], allow_remote=False)
+    described = [dataclasses.asdict(arm) for arm in arms]
+    path = write_experiment(tmp_path / "e.partial", cold_and_warm, arms=described, leave_out=["01-a"])
     record = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps({**record, "engine_dir": None, "model": "m", "shape": None}))
+    order = plan_runs(Spikes(**record["spikes"]), arms)
+    record |= {"engine_dir": None, "model": "m", "shape": None, "order": [dataclasses.asdict(run) for run in order]}
+    (path / "run.json").write_text(json.dumps(record))
     done = bench_command("burst", "--resume", path)
     assert done.returncode == EXIT_WRONG_INPUT and done.stderr.count("\n") == 1, done.stderr
     assert "01.parquet is gone, so block 2 cannot be run any more" in done.stderr
