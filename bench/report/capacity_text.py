@@ -95,7 +95,7 @@ def headroom_table(summary: ExperimentSummary) -> Table:
 
 def memory_table(summary: ExperimentSummary) -> Table:
     """One row an arm, the least memory first: what it holds, and what that buys."""
-    device = any(_device(arm) is not None for arm in summary.arms)
+    device = any(arm.device_memory is not None for arm in summary.arms)
     rows = []
     for arm in sorted(summary.arms, key=lambda arm: held_bytes(arm) or 0.0):
         spike, every, resident = arm.phase("spike") or arm.latency[0], arm.share(None), arm.resident
@@ -106,7 +106,7 @@ def memory_table(summary: ExperimentSummary) -> Table:
                 "-" if resident is None else str(resident.slots),
                 format_size(resident.median if resident else None),
                 format_size(resident.peak if resident else None),
-                *((format_size(_device(arm)),) if device else ()),
+                *((format_size(arm.device_memory.peak if arm.device_memory else None),) if device else ()),
                 "unstable" if arm.unstable else format_duration(spike.response.p99),
                 "-" if every.attainment is None else f"{every.attainment:.2%}",
                 "-"
@@ -188,7 +188,3 @@ def _buys_nothing(summary: ExperimentSummary) -> Iterator[tuple[str, str]]:
         cheaper = [other for other in known if other[1] * (1 + _SAME_MEMORY) < held and other[2] <= p99]
         if cheaper:
             yield name, min(cheaper, key=lambda other: other[2])[0]
-
-
-def _device(arm: ArmSummary) -> float | None:
-    return next((float(one.peak) for one in arm.memory if one.kind == "device"), None)
