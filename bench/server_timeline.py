@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 
 
 def timeline_schema() -> pa.Schema:
-    """t_ns on the server's CLOCK_MONOTONIC; memory in bytes and the GPU's clock in MHz, null where not known; slots and requests counted."""
+    """t_ns on the server's CLOCK_MONOTONIC; memory in bytes, the GPU's clock in MHz, null where not known; slots and requests counted."""
     import pyarrow as pa
 
     counts = [(name, pa.int32()) for name in ("slots_busy", "slots_idle", "slots_loading", "waiting")]

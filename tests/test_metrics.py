@@ -84,9 +84,7 @@ def test_what_was_served_is_what_is_said(synthetic: SyntheticFactory) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "layers", "share"), [(122, 60, 1 - 60 / 122), (5, 7, 0), (122, None, None)])
-def test_the_share_fused_is_the_manifests(
-    synthetic: SyntheticFactory, nodes: int, layers: int | None, share: float | None
-) -> None:
+def test_the_share_fused_is_the_manifests(synthetic: SyntheticFactory, nodes: int, layers: int | None, share: float | None) -> None:
     engine = synthetic()
     details = BuildDetails(versions={}, source_nodes=nodes, engine_layers=layers)
     write_manifest(engine, dataclasses.replace(read_manifest(engine), details=details))

@@ -11,7 +11,7 @@ import pytest
 from cuda_stand_ins import install, nvml_module
 
 from bench.analysis.experiment import summarize
-from bench.analysis.sm_clock import SmClock as ClockOverTime
+from bench.analysis.sm_clock import ClockRange
 from bench.analysis.subject import open_subject
 from bench.report.burst_page import arms_table
 from reference_server.runtimes.sm_clock import SmClock
@@ -70,7 +70,8 @@ def with_clock(run: Path, clocks: list[int | None] | None) -> None:
     table = pq.read_table(file).drop_columns("sm_clock_mhz")
     if clocks is not None:
         at = table.column("t_ns").to_pylist()
-        table = table.append_column("sm_clock_mhz", pa.array([100 if t < 0 else clocks[i % len(clocks)] for i, t in enumerate(at)], pa.int32()))
+        given = [100 if t < 0 else clocks[i % len(clocks)] for i, t in enumerate(at)]
+        table = table.append_column("sm_clock_mhz", pa.array(given, pa.int32()))
     pq.write_table(table, file)
 
 
@@ -84,7 +85,7 @@ def test_a_report_says_between_what_the_clock_was_under_load(tmp_path: Path) -> 
     summary = summarize(open_subject(path))
     cold, warm = summary.arms
     assert summary.valid and warm.sm_clock is None
-    assert cold.sm_clock == ClockOverTime(lowest_mhz=345, median_mhz=1980, highest_mhz=1980)
+    assert cold.sm_clock == ClockRange(lowest_mhz=345, median_mhz=1980, highest_mhz=1980)
     assert ("SM clock of the GPU", "345 to 1,980 MHz (median 1,980)", "-") in arms_table(summary).rows
     assert summary.to_json()["arms"][0]["sm_clock"] == {"lowest_mhz": 345, "median_mhz": 1980, "highest_mhz": 1980}
 
@@ -95,4 +96,4 @@ def test_without_any_gpu_a_report_says_nothing_of_clocks(tmp_path: Path) -> None
 
 
 def test_a_clock_that_never_changed_is_one_number() -> None:
-    assert ClockOverTime(lowest_mhz=1980, median_mhz=1980, highest_mhz=1980).text == "1,980 MHz throughout"
+    assert ClockRange(lowest_mhz=1980, median_mhz=1980, highest_mhz=1980).text == "1,980 MHz throughout"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analysis.sm_clock import SmClock
+from bench.analysis.sm_clock import ClockRange
 from bench.analysis.statistics import percentiles
 from bench.units import format_count, format_duration
 
@@ -68,7 +68,7 @@ class CurveSummary:
     caveats: tuple[str, ...]
     sentence: str
     invalid: tuple[str, ...] = ()
-    sm_clock: SmClock | None = None
+    sm_clock: ClockRange | None = None
 
     @property
     def valid(self) -> bool:

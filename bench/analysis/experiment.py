@@ -23,7 +23,7 @@ from bench.analysis.memory import Memory, PerSlot, memory_difference, memory_of_
 from bench.analysis.pool import PoolUse, pool_use
 from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
 from bench.analysis.server_means import ServerMeans, server_means
-from bench.analysis.sm_clock import SmClock, sm_clock_of_runs
+from bench.analysis.sm_clock import ClockRange, sm_clock_of_runs
 from bench.analysis.statistics import Interval, median
 from bench.analysis.subject import ArmFiles, Subject
 from bench.analysis.tail import TailSplit, tail_split
@@ -72,7 +72,7 @@ class ArmSummary:
     unstable: bool
     ready_ns: float | None
     server_means: ServerMeans | None = None
-    sm_clock: SmClock | None = None
+    sm_clock: ClockRange | None = None
 
     def phase(self, name: str | None) -> Latency | None:
         return next((one for one in self.latency if one.phase == name), None)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmClock:
+class ClockRange:
     """Over all samples of all runs since load began, in MHz."""
 
     lowest_mhz: int
@@ -28,7 +28,7 @@ class SmClock:
         return f"{self.lowest_mhz:,} to {self.highest_mhz:,} MHz (median {self.median_mhz:,.0f})"
 
 
-def sm_clock_of_runs(runs: Sequence[SavedRun]) -> SmClock | None:
+def sm_clock_of_runs(runs: Sequence[SavedRun]) -> ClockRange | None:
     """None where no sample tells: without a GPU, and of servers that did not look."""
     import pyarrow.compute as pc
 
@@ -38,4 +38,4 @@ def sm_clock_of_runs(runs: Sequence[SavedRun]) -> SmClock | None:
         if timeline is not None and "sm_clock_mhz" in timeline.column_names:
             under_load = timeline.filter(pc.greater_equal(timeline.column("t_ns"), 0))
             seen += under_load.column("sm_clock_mhz").drop_null().to_pylist()
-    return SmClock(lowest_mhz=min(seen), median_mhz=median(seen), highest_mhz=max(seen)) if seen else None
+    return ClockRange(lowest_mhz=min(seen), median_mhz=median(seen), highest_mhz=max(seen)) if seen else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bench.analysis.sm_clock import SmClock, sm_clock_of_runs
+from bench.analysis.sm_clock import ClockRange, sm_clock_of_runs
 from bench.errors import BenchError
 from bench.records import SavedRun, open_run
 
@@ -84,7 +84,7 @@ class ServiceCurve:
     base_bytes: int | None
     memory_kind: Literal["resident", "device"]
     measured_bytes: Mapping[int, int]
-    sm_clock: SmClock | None = None
+    sm_clock: ClockRange | None = None
 
     @property
     def model(self) -> str:

@@ -93,8 +93,8 @@ class Runtime(Protocol):
         ...
 
     def sm_clock_mhz(self) -> int | None:
-        """The clock of the GPU's multiprocessors now, None where there is none or it does not tell. Any thread but the event loop's may
-        ask: the first time takes some tens of ms."""
+        """The clock of the GPU's multiprocessors now, None where there is no GPU or it does not tell. Any thread may ask, but not on
+        the way of a request: the first time takes some tens of ms."""
         ...
 
     def measure_floors(self, size: int, phases: Phases) -> None:

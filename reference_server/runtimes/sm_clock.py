@@ -11,7 +11,7 @@ from typing import Any
 
 
 class SmClock:
-    """One GPU's SM clock. For any thread; nothing raises, what is not known is None."""
+    """The SM clock of a GPU that is told by its PCI address. For any thread; nothing raises, what is not known is None."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -225,7 +225,6 @@ def clock(engine: Path, settings: Mapping[str, str]) -> Facts:
     import pynvml
 
     from bench.gpus import read_gpus
-    from reference_server.runtimes.cuda import open_cuda
 
     runtime = open_runtime("tensorrt")
     began = time.perf_counter_ns()
@@ -242,7 +241,7 @@ def clock(engine: Path, settings: Mapping[str, str]) -> Facts:
         took.append(time.perf_counter_ns() - began)
     assert idle is not None
     assert all(mhz is not None and 100 <= mhz <= 3000 for mhz in working), working
-    _, gpu = open_cuda(settings.get("cuda", ""))
+    gpu = runtime._gpu  # type: ignore[attr-defined]
     pynvml.nvmlInit()
     found = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_address)  # raises where the address is no address
     name = pynvml.nvmlDeviceGetName(found)
