@@ -13,9 +13,11 @@ from cuda_stand_ins import install, nvml_module
 from bench.analysis.experiment import summarize
 from bench.analysis.sm_clock import ClockRange
 from bench.analysis.subject import open_subject
+from bench.report.build import build_page
 from bench.report.burst_page import arms_table
 from reference_server.runtimes.sm_clock import SmClock
 from tests.experiments import cold_and_warm, write_experiment
+from tests.plan_runs import curve_run
 
 HERE = "0000:3B:00.0"
 
@@ -93,6 +95,14 @@ def test_a_report_says_between_what_the_clock_was_under_load(tmp_path: Path) -> 
 def test_without_any_gpu_a_report_says_nothing_of_clocks(tmp_path: Path) -> None:
     summary = summarize(open_subject(write_experiment(tmp_path / "e", cold_and_warm)))
     assert not [row for row in arms_table(summary).rows if "clock" in row[0]]
+
+
+def test_the_page_of_a_curve_says_it_too(tmp_path: Path) -> None:
+    path = curve_run(tmp_path / "curve", slots=2)
+    assert not [line for line in build_page(path, pictures=False).statements if "clock" in line]
+    table = pq.read_table(path / "timeline.parquet")
+    pq.write_table(table.append_column("sm_clock_mhz", pa.array([1200, None, 1980], pa.int32())), path / "timeline.parquet")
+    assert build_page(path, pictures=False).statements[-1] == "SM clock of the GPU: 1,200 to 1,980 MHz (median 1,590)."
 
 
 def test_a_clock_that_never_changed_is_one_number() -> None:
