@@ -264,13 +264,13 @@ def _metrics(snapshots: Sequence[_Snapshot], models: Sequence[ServedModel]) -> I
     # A gauge that is not known is absent: 0 would be a measured nothing.
     yield from (info, *([fused] if fused.samples else ()), ready, waiting, slots, requests, loads, batches, shapes)
     yield from (response, parts, load, *plain.values())
-    for gauge, text, value in (
+    for gauge, text, known in (
         ("resident_bytes", "Resident memory of the server process.", resident_bytes()),
         ("device_bytes", "Device memory in use, by whoever.", _first_known(model.device_bytes for model in models)),
         ("sm_clock_mhz", "Clock of the GPU's multiprocessors in MHz.", _first_known(model.sm_clock_mhz for model in models)),
     ):
-        if value is not None:
-            yield GaugeMetricFamily(f"coldburst_{gauge}", text, value=value)
+        if known is not None:
+            yield GaugeMetricFamily(f"coldburst_{gauge}", text, value=known)
     # The name that Prometheus' own process collector has: clients tell by it that a server was restarted.
     yield GaugeMetricFamily("process_start_time_seconds", "When the server process started, in Unix time.", value=_STARTED_S)
     yield CounterMetricFamily("coldburst_cpu_seconds", "CPU time of the server process.", value=time.process_time())

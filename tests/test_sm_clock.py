@@ -89,7 +89,8 @@ def test_a_report_says_between_what_the_clock_was_under_load(tmp_path: Path) -> 
     assert summary.valid and warm.sm_clock is None
     assert cold.sm_clock == ClockRange(lowest_mhz=345, median_mhz=1980, highest_mhz=1980)
     assert ("SM clock of the GPU", "345 to 1,980 MHz (median 1,980)", "-") in arms_table(summary).rows
-    assert summary.to_json()["arms"][0]["sm_clock"] == {"lowest_mhz": 345, "median_mhz": 1980, "highest_mhz": 1980}
+    said = summary.to_json()["arms"]
+    assert (said[0]["sm_clock"]["lowest_mhz"], said[1]["sm_clock"]) == (345, None)
 
 
 def test_without_any_gpu_a_report_says_nothing_of_clocks(tmp_path: Path) -> None:

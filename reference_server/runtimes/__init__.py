@@ -94,7 +94,7 @@ class Runtime(Protocol):
 
     def sm_clock_mhz(self) -> int | None:
         """The clock of the GPU's multiprocessors now, None where there is no GPU or it does not tell. Any thread may ask, but not on
-        the way of a request: the first time takes some tens of ms."""
+        the way of a request: the first time imports and opens a library."""
         ...
 
     def measure_floors(self, size: int, phases: Phases) -> None:
