@@ -215,6 +215,23 @@ def serve() -> None:
     record("serve", engine=engine.name, **serve_engine(engine, p50_us))
 
 
+def clocks() -> None:
+    """The GPU's clock through both bindings; then through the server's timeline and /metrics, with the share fused."""
+    from gpu.serving import clocks as serve_clocks
+
+    engine = build("resnet50", "fp16")  # of `tiny` nothing is fused
+    seen = {}
+    for bindings in ("pycuda", "cuda-python"):
+        answer = run(sys.executable, str(CASES), "clock", str(engine), f"cuda={bindings}", expect=None)
+        if answer.returncode and "CUDA bindings can be imported" in answer.stderr:
+            continue
+        assert answer.returncode == 0, answer.stderr[-3000:]
+        seen[bindings] = json.loads(answer.stdout.splitlines()[-1])
+        record("clocks", case="clock", bindings=bindings, **seen[bindings])
+    assert len({facts["pci_address"][-10:].upper() for facts in seen.values()}) == 1, seen  # without the domain, of 4 digits or 8
+    record("clocks", engine=engine.name, **serve_clocks(engine, WORK))
+
+
 STEPS: dict[str, Callable[[], None]] = {
     "cuda": cuda,
     "build-tiny": lambda: build_models("build-tiny", "tiny"),
@@ -225,6 +242,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "exits": exits,
     "overhead": overhead,
     "serve": serve,
+    "clocks": clocks,
 }
 
 
