@@ -12,6 +12,7 @@ Every step goes on where it was stopped: what is finished is not done again. Ctr
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shutil
 import statistics
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE)]  # the repository's own packages first
@@ -32,6 +33,10 @@ import score  # noqa: E402
 from study import Case, Planned, Study, order_runs, read_study, schedule_of  # noqa: E402
 
 from bench.errors import BenchError  # noqa: E402
+
+if TYPE_CHECKING:
+    from bench.experiment.arms import Arm
+    from bench.experiment.plan import PlannedRun
 
 ATTEMPTS = 3  # of a run whose generator was disturbed: `bench check` decides, which does not look at response times
 DEADLINE = "30s"
@@ -95,7 +100,7 @@ def held_out(work: Path, study: Study, group: str, jobs: int, minutes: float) ->
     """Every run of the group that is not there yet, in order, for at most so many minutes."""
     runs = order_runs(study, group, plans.sizes(work, study, group))
     for case in study.of(group):
-        prepare(work, study, case)
+        prepare(work, study, case, [run for run in runs if run.case == case])
     left = [run for run in runs if not place_of(work, run).exists()]
     print(f"{group}: {len(runs)} runs, {len(left)} to do", flush=True)
     stop, began, took = threading.Event(), time.monotonic(), []
@@ -135,7 +140,19 @@ def place_of(work: Path, run: Planned) -> Path:
     return experiment_of(work, run.case) / "runs" / f"{run.block:02d}-pool-{run.size}"
 
 
-def prepare(work: Path, study: Study, case: Case) -> None:
+def arm_of(size: int) -> Arm:
+    from bench.experiment.arms import Arm
+
+    return Arm(name=f"pool-{size}", mode="warm-pool", options={"pool": str(size)}, settings={"threads": "1"})
+
+
+def in_plan(study: Study, run: Planned) -> PlannedRun:
+    from bench.experiment.plan import PlannedRun
+
+    return PlannedRun(block=run.block, spikes=1, schedule_seed=study.seeds[run.block], arm=arm_of(run.size).name)
+
+
+def prepare(work: Path, study: Study, case: Case, runs: Sequence[Planned]) -> None:
     """The folder of the case's runs, as an experiment is kept, so that every command of the suite takes it."""
     from bench import environment
     from bench.load.schedule import write_schedule
@@ -146,14 +163,16 @@ def prepare(work: Path, study: Study, case: Case) -> None:
     (folder / "runs").mkdir(exist_ok=True)
     for stale in (folder / "runs").glob("*.partial"):
         shutil.rmtree(stale)
-    if (folder / "run.json").exists():
-        return
     for block, seed in enumerate(study.seeds):
-        write_schedule(schedule_of(case, seed), folder / "schedules" / f"{block:02d}.parquet", force=True)
+        schedule = folder / "schedules" / f"{block:02d}.parquet"
+        if not schedule.exists():
+            write_schedule(schedule_of(case, seed), schedule)
     manifest = json.loads((engine_dir(work, study, case.engine) / "manifest.json").read_text("utf-8"))
     found = environment.collect(work)
     record: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "kind": "experiment", "run_id": case.name, "title": case.name}
     record |= {"engine": manifest, "seeds": list(study.seeds), "slo_ns": case.slo_ns}
+    record |= {"arms": [dataclasses.asdict(arm_of(size)) for size in sorted({run.size for run in runs})]}
+    record |= {"order": [dataclasses.asdict(in_plan(study, run)) for run in runs]}
     record |= {"environment": {**environment.to_json(found), "warnings": environment.warnings(found)}}
     (folder / "run.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 
@@ -161,11 +180,10 @@ def prepare(work: Path, study: Study, case: Case) -> None:
 def conduct_valid(work: Path, study: Study, run: Planned) -> None:
     """A fresh server of this size and the schedule of this seed; again where the generator was disturbed."""
     from bench.analysis.validity import check_run
-    from bench.experiment.arms import Arm
     from bench.experiment.conduct import Setup, conduct_one
-    from bench.experiment.plan import PlannedRun, Spikes
+    from bench.experiment.plan import Spikes
 
-    arm = Arm(name=f"pool-{run.size}", mode="warm-pool", options={"pool": str(run.size)}, settings={"threads": "1"})
+    arm = arm_of(run.size)
     setup = Setup(
         engine_dir=engine_dir(work, study, run.case.engine),
         model=run.case.engine,
@@ -176,7 +194,7 @@ def conduct_valid(work: Path, study: Study, run: Planned) -> None:
         trust=None,
         timeout_s=180,
     )
-    planned, place = PlannedRun(block=run.block, spikes=0, schedule_seed=study.seeds[run.block], arm=arm.name), place_of(work, run)
+    planned, place = in_plan(study, run), place_of(work, run)
     for attempt in range(1, ATTEMPTS + 1):
         shutil.rmtree(place.with_name(f"{place.name}.partial"), ignore_errors=True)
         conduct_one(experiment_of(work, run.case), setup, arm, planned)
