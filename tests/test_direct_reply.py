@@ -112,7 +112,7 @@ def holding() -> Iterator[HoldingServer]:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         found = HoldingServer(port=0, loop=loop)
-        config = uvicorn.Config(found.app, ws="none", lifespan="off", log_config=None, access_log=False)
+        config = uvicorn.Config(found.app, interface="asgi3", ws="none", lifespan="off", log_config=None, access_log=False)
         kind, state = with_limits(Limits()), ServerState()
         server = await loop.create_server(lambda: kind(config=config, server_state=state, app_state={}), "127.0.0.1", 0)
         found.port = server.sockets[0].getsockname()[1]

@@ -1,8 +1,9 @@
 """What one binary infer request costs the server's process, without a network: `python tests/performance/request_cost.py`.
 
 A connection gets the bytes of a request from a transport that only counts what is written, and the next ones when the request is
-over; what the slot's thread writes goes to the null device. CPU time in us a request, the least of forty batches, all on one core: the bare Starlette handler, the server with
-an answer that is ready, with a run on the event loop, and as it is, with the slot's thread.
+over; what the slot's thread writes goes to the null device. CPU time in us a request, the least of forty batches, all on one
+core: the bare Starlette handler, the server with an answer that is ready, with a run on the event loop, and as it is, with the
+slot's thread.
 """
 
 from __future__ import annotations
