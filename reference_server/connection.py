@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: uvicorn's httptools protocol, with limits in time and size, and two things the application needs.
+"""One HTTP/1.1 connection: uvicorn's httptools protocol, with limits in time and size, and what the application needs.
 
 What uvicorn does, stays: pipelined requests are answered in order, a client that does not read stops the writing. Added, to
 what `reference_server.reading` does:
@@ -111,6 +111,7 @@ class Connection(RequestReader):
         if cycle.disconnected:
             return
         self._make_head(cycle)
+        self._begin_answer(cycle)
         first, *rest = chunks
         head = (self._head, headers, b"\r\n" if cycle.keep_alive else _LAST, first)
         if sum(map(len, rest)) <= JOINED_BYTES:
@@ -127,9 +128,12 @@ class Connection(RequestReader):
             lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
             self._head = b"".join((STATUS_LINE[200], *lines))
 
-    def _end_answer(self, cycle: RequestResponseCycle) -> None:
-        cycle.response_started = cycle.response_complete = True
+    def _begin_answer(self, cycle: RequestResponseCycle) -> None:
+        cycle.response_started = True
         cycle.waiting_for_100_continue = False
+
+    def _end_answer(self, cycle: RequestResponseCycle) -> None:
+        cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
             self.transport.close()
@@ -178,6 +182,7 @@ class Connection(RequestReader):
         assert cycle is not None
         self._left = b""
         self.running = None
+        self._begin_answer(cycle)
         if left and not self.client_gone:
             self.transport.write(left)
         self._end_answer(cycle)
