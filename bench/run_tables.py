@@ -61,6 +61,7 @@ _TIMELINE: Mapping[str, Column] = {
     **dict.fromkeys(("slots_busy", "slots_idle", "slots_loading"), _SLOTS),
     "waiting": Column(type="int32", least=0, most=2**31 - 1),
     **dict.fromkeys(("resident_bytes", "device_bytes"), _BYTES),
+    "sm_clock_mhz": Column(type="int32", least=0, most=100_000, needed=False, null=True),
     "process_cpu_ns": Column(least=0),
 }
 _TABLES: Mapping[tuple[str, str], Mapping[str, Column]] = {

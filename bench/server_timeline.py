@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 
 
 def timeline_schema() -> pa.Schema:
-    """t_ns on the server's CLOCK_MONOTONIC; memory in bytes, null where not known; slots and requests counted."""
+    """t_ns on the server's CLOCK_MONOTONIC; memory in bytes, the GPU's clock in MHz, null where not known; slots and requests counted."""
     import pyarrow as pa
 
     counts = [(name, pa.int32()) for name in ("slots_busy", "slots_idle", "slots_loading", "waiting")]
@@ -26,6 +26,7 @@ def timeline_schema() -> pa.Schema:
             *(pa.field(name, kind, nullable=False) for name, kind in counts),
             pa.field("resident_bytes", pa.int64()),
             pa.field("device_bytes", pa.int64()),
+            pa.field("sm_clock_mhz", pa.int32()),
             pa.field("process_cpu_ns", pa.int64(), nullable=False),
         ]
     )

@@ -1,7 +1,7 @@
 """What `/metrics` says (Prometheus exposition), gathered cheaply: append in the hot path, fold at the scrape.
 
 Nine labelled updates of prometheus-client's own instruments cost about 34 us a request, an append to an array 0.5 us.
-prometheus-client is imported at the first scrape, in the thread that renders.
+prometheus-client is imported at the first scrape, in the thread that renders, and so is what the GPU's clock is asked of.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -148,6 +148,7 @@ class _Snapshot:
     waiting: int
     shapes: dict[str, int]
     batches: dict[str, int]
+    share_fused: float | None
 
 
 def _snapshot(model: ServedModel) -> _Snapshot:
@@ -179,27 +180,27 @@ def _snapshot(model: ServedModel) -> _Snapshot:
             for shapes, n_seen in metrics.shapes.items()
         },
         batches={"other" if batch is None else str(batch): seen for batch, seen in metrics.batches.items()},
+        share_fused=manifest.details.share_fused if manifest.details is not None else None,
     )
 
 
 async def expose(models: Sequence[ServedModel], accept: str = "") -> tuple[bytes, str]:
     """The exposition and its content type, OpenMetrics where `accept` asks for it. Call on the event loop; a thread renders."""
     snapshots = [_snapshot(model) for model in models]
-    device_bytes = next((found for model in models if (found := model.device_bytes()) is not None), None)
     try:
-        return await asyncio.to_thread(_render, snapshots, device_bytes, accept)
+        return await asyncio.to_thread(_render, snapshots, models, accept)
     except RuntimeError:  # the process may have no more threads
-        return _render(snapshots, device_bytes, accept)
+        return _render(snapshots, models, accept)
 
 
-def _render(snapshots: Sequence[_Snapshot], device_bytes: int | None, accept: str) -> tuple[bytes, str]:
+def _render(snapshots: Sequence[_Snapshot], models: Sequence[ServedModel], accept: str) -> tuple[bytes, str]:
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
 
     class Snapshots(Collector):
         def collect(self) -> Iterator[Metric]:
-            return _metrics(snapshots, device_bytes)
+            return _metrics(snapshots, models)
 
     registry = CollectorRegistry()
     registry.register(Snapshots())
@@ -209,13 +210,16 @@ def _render(snapshots: Sequence[_Snapshot], device_bytes: int | None, accept: st
     return encode(registry), content_type
 
 
-def _metrics(snapshots: Sequence[_Snapshot], device_bytes: int | None) -> Iterator[Metric]:
+def _metrics(snapshots: Sequence[_Snapshot], models: Sequence[ServedModel]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
     def counter(name: str, text: str, labels: Sequence[str]) -> CounterMetricFamily:
         return CounterMetricFamily(f"coldburst_{name}", text, labels=["model", *labels])
 
     info = InfoMetricFamily("coldburst_engine", "The engine that is served.", labels=["model"])
+    fused = GaugeMetricFamily(
+        "coldburst_share_fused", "Share of the model's operators that the engine does not execute on their own.", labels=["model"]
+    )
     ready = GaugeMetricFamily("coldburst_ready", "1 where a request sent now would be answered.", labels=["model"])
     waiting = GaugeMetricFamily("coldburst_waiting", "Requests that wait for a slot.", labels=["model"])
     slots = GaugeMetricFamily("coldburst_slots", "Slots by state; loading ones are being made.", labels=["model", "state"])
@@ -236,6 +240,8 @@ def _metrics(snapshots: Sequence[_Snapshot], device_bytes: int | None) -> Iterat
     for snapshot in snapshots:
         name = snapshot.name
         info.add_metric([name], snapshot.info)
+        if snapshot.share_fused is not None:
+            fused.add_metric([name], snapshot.share_fused)
         ready.add_metric([name], float(snapshot.ready))
         waiting.add_metric([name], snapshot.waiting)
         for family, values in (
@@ -255,14 +261,20 @@ def _metrics(snapshots: Sequence[_Snapshot], device_bytes: int | None) -> Iterat
         for part, (part_buckets, part_sum_ns) in zip(PARTS, part_rows, strict=True):
             parts.add_metric([name, part], part_buckets, part_sum_ns / 1e9)
         load.add_metric([name], snapshot.load_histogram[0], snapshot.load_histogram[1] / 1e9)
-    yield from (info, ready, waiting, slots, requests, loads, batches, shapes, response, parts, load, *plain.values())
     # A gauge that is not known is absent: 0 would be a measured nothing.
-    for memory, text, held_bytes in (
-        ("resident", "Resident memory of the server process.", resident_bytes()),
-        ("device", "Device memory that the server process holds.", device_bytes),
+    yield from (info, *([fused] if fused.samples else ()), ready, waiting, slots, requests, loads, batches, shapes)
+    yield from (response, parts, load, *plain.values())
+    for gauge, text, known in (
+        ("resident_bytes", "Resident memory of the server process.", resident_bytes()),
+        ("device_bytes", "Device memory in use, by whoever.", _first_known(model.device_bytes for model in models)),
+        ("sm_clock_mhz", "Clock of the GPU's multiprocessors in MHz.", _first_known(model.sm_clock_mhz for model in models)),
     ):
-        if held_bytes is not None:
-            yield GaugeMetricFamily(f"coldburst_{memory}_bytes", text, value=held_bytes)
+        if known is not None:
+            yield GaugeMetricFamily(f"coldburst_{gauge}", text, value=known)
     # The name that Prometheus' own process collector has: clients tell by it that a server was restarted.
     yield GaugeMetricFamily("process_start_time_seconds", "When the server process started, in Unix time.", value=_STARTED_S)
     yield CounterMetricFamily("coldburst_cpu_seconds", "CPU time of the server process.", value=time.process_time())
+
+
+def _first_known(asked: Iterable[Callable[[], int | None]]) -> int | None:
+    return next((answer for ask in asked if (answer := ask()) is not None), None)

@@ -52,7 +52,8 @@ class ServedModel:
         self.manifest: Manifest = self._built if name is None else dataclasses.replace(self._built, name=name)
         self.on_demand = on_demand
         self.metrics = ModelMetrics()
-        self.device_bytes = open_runtime(self.manifest.runtime).device_bytes
+        runtime = open_runtime(self.manifest.runtime)
+        self.device_bytes, self.sm_clock_mhz = runtime.device_bytes, runtime.sm_clock_mhz
         self._settings = settings
         self._on_device_spoiled = on_device_spoiled
         self._changing = asyncio.Lock()  # one load or unload at a time

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 INTERVAL_NS = 50_000_000
-# t_ns on CLOCK_MONOTONIC; *_bytes and process_cpu_ns are the process's, the same for all models of a sample.
-COLUMNS = ("t_ns", "model", "slots_busy", "slots_idle", "slots_loading", "waiting", "resident_bytes", "device_bytes", "process_cpu_ns")
+# t_ns on CLOCK_MONOTONIC; *_bytes and process_cpu_ns are the process's, sm_clock_mhz the GPU's, the same for all models of a sample.
+COLUMNS = (
+    "t_ns", "model", "slots_busy", "slots_idle", "slots_loading", "waiting",
+    "resident_bytes", "device_bytes", "sm_clock_mhz", "process_cpu_ns",
+)  # fmt: skip
 
 
 class Timeline:
@@ -99,11 +102,14 @@ class Timeline:
             ended = self._ended.wait((due_ns - now) / 1e9)
 
     def _rows(self) -> bytes:
+        # Before the time is taken: the driver may need some to answer.
+        clock_mhz = next((mhz for model in self._models if (mhz := model.sm_clock_mhz()) is not None), None)
         now, resident, cpu_ns = now_ns(), resident_bytes(), time.process_time_ns()
         lines = []
         for model in self._models:
             fleet, waiting = model.pool.fleet, model.pool.waiting
-            row = (now, model.manifest.name, fleet.busy, fleet.idle, fleet.loading, waiting, resident, model.device_bytes(), cpu_ns)
+            slots = (fleet.busy, fleet.idle, fleet.loading)
+            row = (now, model.manifest.name, *slots, waiting, resident, model.device_bytes(), clock_mhz, cpu_ns)
             lines.append(json.dumps(row) + "\n")
         return "".join(lines).encode()
 

@@ -1,4 +1,4 @@
-"""Stand-ins for pycuda's driver, cuda-python's runtime and TensorRT, for machines without a GPU.
+"""Stand-ins for pycuda's driver, cuda-python's runtime, nvidia-ml-py and TensorRT, for machines without a GPU.
 
 Device memory is host memory, so a pointer is a real address. They are strict where the real ones are: a call without a
 current context fails, a context left on a thread's stack is seen, memory is counted, a spoiled context stays spoiled.
@@ -96,6 +96,9 @@ def pycuda_modules(device: Device) -> dict[str, types.ModuleType]:
 
         def compute_capability(self) -> tuple[int, int]:
             return 9, 0
+
+        def pci_bus_id(self) -> str:
+            return "0000:3B:00.0"
 
         def retain_primary_context(self) -> Context:
             return Context()
@@ -283,7 +286,7 @@ def cuda_python_modules(device: Device) -> dict[str, types.ModuleType]:
 
     @call("cudaGetDeviceProperties")
     def _(number: int) -> tuple[Any, ...]:
-        return (types.SimpleNamespace(name=b"Stand-in\0", major=9, minor=0),)
+        return (types.SimpleNamespace(name=b"Stand-in\0", major=9, minor=0, pciDomainID=0, pciBusID=0x3B, pciDeviceID=0),)
 
     for name in ("cudaStreamSynchronize", "cudaDeviceSynchronize"):
 
@@ -339,6 +342,52 @@ class GraphDriver:
         for work in self.device.graphs[executable.value]:
             work()
         return 0
+
+
+def nvml_module(clocks: dict[str, int]) -> types.ModuleType:
+    """nvidia-ml-py on a host that has GPUs at these PCI addresses, in this order; a clock of 0 is not told."""
+    nvml = types.ModuleType("pynvml")
+
+    class NVMLError(Exception):
+        pass
+
+    def call(function: Any) -> None:
+        def called(*arguments: Any) -> Any:
+            nvml.calls.append(function.__name__)  # type: ignore[attr-defined]
+            if function.__name__ != "nvmlInit" and "nvmlInit" not in nvml.calls:  # type: ignore[attr-defined]
+                raise NVMLError("Uninitialized")
+            return function(*arguments)
+
+        setattr(nvml, function.__name__, called)
+
+    @call
+    def nvmlInit() -> None:
+        pass
+
+    @call
+    def nvmlDeviceGetCount() -> int:
+        return len(clocks)
+
+    @call
+    def nvmlDeviceGetHandleByIndex(index: int) -> str:
+        return list(clocks)[index]
+
+    @call
+    def nvmlDeviceGetHandleByPciBusId(address: str) -> str:
+        short = address[-12:].upper()  # the domain may have four digits or eight
+        if short not in clocks:
+            raise NVMLError("Not Found")
+        return short
+
+    @call
+    def nvmlDeviceGetClockInfo(device: str, kind: int) -> int:
+        assert kind == 1
+        if not clocks[device]:
+            raise NVMLError("Not Supported")
+        return clocks[device]
+
+    nvml.calls, nvml.NVML_CLOCK_SM, nvml.NVMLError = [], 1, NVMLError  # type: ignore[attr-defined]
+    return nvml
 
 
 def install(monkeypatch: Any, modules: dict[str, types.ModuleType]) -> None:

@@ -36,6 +36,7 @@ def test_the_gpu_is_described(device: Device, monkeypatch: pytest.MonkeyPatch) -
         install(monkeypatch, MODULES[name](device))
         found = open_cuda(name)[1]
         assert (found.name, found.compute_capability) == ("Stand-in", "9.0")
+        assert found.pci_address in ("0000:3B:00.0", "00000000:3B:00.0")  # NVML takes both
 
 
 def test_pycuda_comes_first_and_either_will_do(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,7 @@ TABLE_EDITS: list[tuple[str, str, Callable[[pa.Table], pa.Array | None], str]] =
     ("schedule", "phase", filled(None, pa.string()), "is not the file that the run was made with"),
     ("timeline", "t_ns", lambda _: None, "has no column t_ns"),
     ("timeline", "waiting", filled(-1), "column waiting has the value -1"),
+    ("timeline", "sm_clock_mhz", filled(-1), "column sm_clock_mhz has the value -1"),
 ]
 
 

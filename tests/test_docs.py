@@ -94,7 +94,7 @@ def test_every_column_is_documented(name: str, columns: list[str]) -> None:
     assert [row[0] for row in rows] == columns
     assert all(row[2] or row[1] for row in rows)
     for column, unit, _ in rows:
-        assert unit == {"ns": "ns", "bytes": "bytes"}.get(column.rpartition("_")[2], ""), column
+        assert unit == {"ns": "ns", "bytes": "bytes", "mhz": "MHz"}.get(column.rpartition("_")[2], ""), column
 
 
 def test_the_words_of_the_columns_are_documented() -> None:

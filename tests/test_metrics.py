@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from bench.engine.manifest import BuildDetails, read_manifest, write_manifest
 from reference_server.metrics import BUCKETS_NS, Histogram, ModelMetrics, expose
 from reference_server.pool_settings import PoolSettings
 from reference_server.registry import Registry
 from reference_server.server_timing import Timing
 
 SyntheticFactory = Callable[..., Path]
+SERVER_PAGE = Path(__file__).parents[1] / "docs" / "server.md"
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:
@@ -70,7 +75,30 @@ def test_what_was_served_is_what_is_said(synthetic: SyntheticFactory) -> None:
     assert said["coldburst_load_seconds_count", "synthetic"] == 1
     assert said["coldburst_engine_info", "none", "synthetic", "none", "synthetic", "1", "1"] == 1
     assert said["coldburst_resident_bytes",] > 10_000_000
-    assert not any(name[0] == "coldburst_device_bytes" for name in said)  # not known is absent, not 0
+    # Not known is absent, not 0.
+    unknown = {"coldburst_device_bytes", "coldburst_sm_clock_mhz", "coldburst_share_fused"}
+    assert not unknown & {name[0] for name in said}
+    documented = set(re.findall(r"`((?:coldburst|process)_\w+)`", SERVER_PAGE.read_text()))
+    families = {f"{family.name}_total" if family.type == "counter" else family.name for family in parse(body.decode())}
+    assert families | unknown == documented
+
+
+@pytest.mark.parametrize(("nodes", "layers", "share"), [(122, 60, 1 - 60 / 122), (5, 7, 0), (122, None, None)])
+def test_the_share_fused_is_the_manifests(synthetic: SyntheticFactory, nodes: int, layers: int | None, share: float | None) -> None:
+    engine = synthetic()
+    details = BuildDetails(versions={}, source_nodes=nodes, engine_layers=layers)
+    write_manifest(engine, dataclasses.replace(read_manifest(engine), details=details))
+
+    async def main() -> bytes:
+        registry = Registry([engine, synthetic(name="other")], PoolSettings(size=1))
+        body, _ = await expose(list(registry.models.values()))
+        await registry.close()
+        return body
+
+    said = samples(asyncio.run(main()).decode())
+    assert {name: value for name, value in said.items() if name[0] == "coldburst_share_fused"} == (
+        {} if share is None else {("coldburst_share_fused", "synthetic"): share}
+    )
 
 
 def test_folding_counts_as_observing_one_by_one() -> None:

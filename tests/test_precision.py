@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import constant, save, value
 from onnx import TensorProto, helper, numpy_helper
 
 from bench.engine import onnxruntime_builder
@@ -67,26 +68,104 @@ def test_fp16(source: SourceModel, tmp_path: Path) -> None:
     assert 0 < error(source, target) < 2e-3
 
 
-@pytest.mark.parametrize(("typed", "opset", "wide"), [(True, 19, TensorProto.FLOAT16), (False, 17, TensorProto.FLOAT)])
-def test_int8(typed: bool, opset: int, wide: int, source: SourceModel, calibration: Calibration, tmp_path: Path) -> None:
-    target = tmp_path / "int8.onnx"
-    assert convert(source.path, target, "int8", typed=typed, calibration=calibration)
-    assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]  # nothing of the way there is left
-    model = onnx.load(str(target))
+def check_pairs(model: onnx.ModelProto) -> None:
+    """What every builder asks of the pairs: symmetric int8, and nothing in int32 or uint8."""
     onnx.checker.check_model(model, full_check=True)
-    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", opset)]
-    types = weight_types(model)
-    assert types[TensorProto.INT8] >= 64 * 256 + 256 * 256 + 256 * 16  # every weight of a matrix
-    assert types[wide] < 2000  # scales and biases
-    assert TensorProto.INT32 not in types
-    assert TensorProto.UINT8 not in types
     values = {weight.name: numpy_helper.to_array(weight) for weight in model.graph.initializer}
     pairs = [node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
-    assert sum(node.op_type == "QuantizeLinear" for node in pairs) >= 3
     for node in pairs:
         assert not values[node.input[2]].any(), "symmetric: zero points are 0"
         assert values[node.input[2]].dtype == np.int8
+        assert (values[node.input[1]] > 0).all()
+    assert {TensorProto.INT32, TensorProto.UINT8}.isdisjoint(weight_types(model))
+
+
+def history(model: onnx.ModelProto, tensor: str) -> tuple[list[onnx.NodeProto], str]:
+    """The Quantize and DequantizeLinear that a tensor went through, the last one first, and the tensor before them."""
+    makers = {node.output[0]: node for node in model.graph.node}
+    passed: list[onnx.NodeProto] = []
+    while tensor in makers and makers[tensor].op_type in ("QuantizeLinear", "DequantizeLinear"):
+        passed.append(makers[tensor])
+        tensor = makers[tensor].input[0]
+    return passed, tensor
+
+
+def test_int8_for_a_typed_builder(source: SourceModel, calibration: Calibration, tmp_path: Path) -> None:
+    target = tmp_path / "int8.onnx"
+    assert convert(source.path, target, "int8", typed=True, calibration=calibration)
+    assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]  # nothing of the way there is left
+    model = onnx.load(str(target))
+    check_pairs(model)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 19)]
+    types = weight_types(model)
+    assert types[TensorProto.INT8] >= 64 * 256 + 256 * 256 + 256 * 16  # every weight of a matrix
+    assert types[TensorProto.FLOAT16] < 2000  # scales and biases
+    assert sum(node.op_type == "QuantizeLinear" for node in model.graph.node) >= 3
     assert 1e-4 < error(source, target) < 0.05
+
+
+def test_int8_for_a_builder_with_flags(source: SourceModel, calibration: Calibration, tmp_path: Path) -> None:
+    target = tmp_path / "int8.onnx"
+    assert convert(source.path, target, "int8", typed=False, calibration=calibration)
+    assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]
+    model = onnx.load(str(target))
+    check_pairs(model)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]
+    assert model.ir_version == 8
+    weights = {weight.name: numpy_helper.to_array(weight) for weight in onnx.load(str(source.path)).graph.initializer}
+    products = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm")]
+    assert len(products) == 3
+    for node in products:
+        pair, name = history(model, node.input[1])
+        assert [one.op_type for one in pair] == ["DequantizeLinear", "QuantizeLinear"]
+        kept = numpy_helper.to_array(next(weight for weight in model.graph.initializer if weight.name == name))
+        assert np.array_equal(kept, weights[name]), "the builder rounds them, not we"
+        assert [one.op_type for one in history(model, node.input[0])[0]] == ["DequantizeLinear", "QuantizeLinear"]
+    assert weight_types(model)[TensorProto.INT8] < 2000  # zero points: no weight is int8
+    assert 1e-4 < error(source, target) < 0.05
+
+
+def attention(path: Path) -> Path:
+    """One head over [batch, 6, 16]: four products with weights, and two of activations that have no names."""
+    generator = np.random.default_rng(3)
+    weights = [constant(name, generator.normal(0, 0.3, (16, 16)).astype(np.float32)) for name in ("wq", "wk", "wv", "wo")]
+    nodes = [helper.make_node("MatMul", ["x", f"w{one}"], [one], name=f"make_{one}") for one in "qkv"]
+    nodes += [
+        helper.make_node("Transpose", ["k"], ["keys"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "keys"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["attended"], axis=-1),
+        helper.make_node("MatMul", ["attended", "v"], ["context"]),
+        helper.make_node("MatMul", ["context", "wo"], ["y"], name="make_y"),
+    ]
+    return save(path, nodes, [value("x", ["batch", 6, 16])], [value("y", ["batch", 6, 16])], weights)
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_products_of_two_activations_stay_wide(typed: bool, tmp_path: Path) -> None:
+    source = read_source(attention(tmp_path / "attention.onnx"))
+    profile = resolve_profiles(source.inputs, {"x": "1x6x16"})[0]
+    target = tmp_path / "int8.onnx"
+    convert(source.path, target, "int8", typed=typed, calibration=random_calibration(source.inputs, profile, {}, 0))
+    model = onnx.load(str(target))
+    check_pairs(model)
+    quantised, wide = [], 0
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            passed = [history(model, name)[0] for name in node.input]
+            if all(passed):
+                quantised.append(node.name)
+                (scale,) = [numpy_helper.to_array(w) for w in model.graph.initializer if w.name == passed[1][0].input[1]]
+                assert scale.shape == (16,)  # one for each column
+                assert {attribute.i for one in passed[1] for attribute in one.attribute if attribute.name == "axis"} == {1}
+                assert len(passed[1]) == (1 if typed else 2)
+            else:
+                assert passed == [[], []]
+                wide += 1
+    assert sorted(quantised) == ["make_k", "make_q", "make_v", "make_y"]
+    assert wide == 2
+    cases = [{"x": np.random.default_rng(5).random((2, 6, 16), dtype=np.float32)}]
+    answers = onnxruntime_builder.reference_answers(source, cases)
+    assert 1e-4 < onnxruntime_builder.parity_error(target, cases, answers)["y"] < 0.05
 
 
 def test_calibration_decides_the_ranges(source: SourceModel, calibration: Calibration, tmp_path: Path) -> None:
@@ -150,5 +229,5 @@ def test_a_graph_with_nothing_to_quantise(calibration: Calibration, tmp_path: Pa
     model.ir_version = 8
     onnx.save(model, str(tmp_path / "relu.onnx"))
     assert count_nodes(tmp_path / "relu.onnx") == 1
-    with pytest.raises(BenchError, match="no Conv, MatMul, Gemm that could be quantised"):
+    with pytest.raises(BenchError, match="no Conv, MatMul, Gemm with weights to quantise"):
         convert(tmp_path / "relu.onnx", tmp_path / "int8.onnx", "int8", typed=True, calibration=calibration)

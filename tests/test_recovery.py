@@ -22,6 +22,7 @@ from bench.analysis.recovery import (
     sensitivity,
     survival_median,
 )
+from bench.report.burst_comparison import describe_recovery
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -230,6 +231,23 @@ def test_a_censored_spike_counts_as_longer_than_what_was_seen() -> None:
     most = recovered(*([Return(after_ns=None, watched_ns=100)] * 9))
     assert compare_recovery(first, most).difference == Between(low_ns=90, high_ns=None)
     assert compare_recovery(most, most).difference == Between(low_ns=None, high_ns=None)
+
+
+@pytest.mark.parametrize(
+    ("spikes_ms", "said"),
+    [
+        ([(0, 100)], "takes 100 ms longer with warm"),
+        ([(100, 0)], "takes 100 ms longer with cold"),
+        ([(50, 50)], "takes as long with both"),
+        ([(50, 0), (0, 0), (None, 60)], "with warm is at most 50.0 ms shorter and not longer than with cold"),
+        ([(50, 0), (0, 20), (None, 60)], "with warm is at most 50.0 ms shorter and at most 20.0 ms longer than with cold"),
+    ],
+)
+def test_the_difference_in_words(spikes_ms: list[tuple[int | None, int]], said: str) -> None:
+    """Spikes by when `cold` and `warm` were back; None: not within the 30 ms that were watched."""
+    cold = recovered(*(Return(after_ns=None if c is None else c * MS, watched_ns=30 * MS if c is None else SECOND) for c, _ in spikes_ms))
+    warm = recovered(*(Return(after_ns=w * MS, watched_ns=SECOND) for _, w in spikes_ms))
+    assert said in describe_recovery(compare_recovery(cold, warm), "cold", "warm")
 
 
 times = st.integers(0, 30)

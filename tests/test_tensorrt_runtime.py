@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_stand_ins import Device, GraphDriver, cuda_python_modules, install, pycuda_modules, tensorrt_module
+from cuda_stand_ins import Device, GraphDriver, cuda_python_modules, install, nvml_module, pycuda_modules, tensorrt_module
 
 from bench.engine.manifest import (
     PROBE_FILE,
@@ -27,11 +28,16 @@ from bench.engine.manifest import (
 )  # fmt: skip
 from bench.engine.probe import read_probe
 from bench.errors import BenchError, EngineRefused
+from bench.server_timeline import read_server_timeline
 from reference_server import runtimes
 from reference_server.loader import load_engine, run_probe
+from reference_server.metrics import expose
 from reference_server.phases import Phases
+from reference_server.pool_settings import PoolSettings
+from reference_server.registry import Registry
 from reference_server.runtimes import DeviceSpoiled, Engine
 from reference_server.runtimes.tensorrt import TensorrtRuntime
+from reference_server.timeline import Timeline
 
 FEATURES = 16
 WEIGHTS = 1 << 20
@@ -137,6 +143,44 @@ def test_a_cold_start_has_its_phases_and_says_what_each_took_of_the_device(
 
 def test_nothing_is_known_of_the_device_before_it_is_started() -> None:
     assert TensorrtRuntime().device_bytes() is None
+
+
+def test_the_clock_is_that_of_the_gpu_in_use(runtime: TensorrtRuntime, build: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = nvml_module({"0000:1A:00.0": 345, "0000:3B:00.0": 1980})
+    install(monkeypatch, {"pynvml": nvml})
+    assert runtime.sm_clock_mhz() is None  # no GPU is in use yet
+    engine = load(build())
+    assert [runtime.sm_clock_mhz() for _ in range(3)] == [1980] * 3
+    assert (nvml.calls.count("nvmlInit"), nvml.calls.count("nvmlDeviceGetHandleByPciBusId")) == (1, 1)
+    engine.close()
+    runtime._stop()
+    assert runtime.sm_clock_mhz() is None
+
+
+def test_the_clock_is_in_the_timeline_and_in_the_metrics(
+    runtime: TensorrtRuntime, build: EngineFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, {"pynvml": nvml_module({"0000:3B:00.0": 1755})})
+    engine, path = build(), tmp_path / "timeline.jsonl"
+
+    async def main() -> bytes:
+        registry = Registry([engine], PoolSettings(size=1))
+        models = list(registry.models.values())
+        timeline = Timeline(path, models)
+        timeline.start()
+        await registry.start()
+        async with asyncio.timeout(60):
+            while read_server_timeline(path)[1].column("sm_clock_mhz").null_count == read_server_timeline(path)[1].num_rows:
+                await asyncio.sleep(0.01)
+        body, _ = await expose(models)
+        timeline.close()
+        await registry.close()
+        return body
+
+    assert b"\ncoldburst_sm_clock_mhz 1755.0\n" in asyncio.run(main())
+    rows = read_server_timeline(path)[1].to_pylist()
+    assert {row["sm_clock_mhz"] for row in rows} <= {None, 1755}
+    assert rows[-1]["sm_clock_mhz"] == 1755 and rows[-1]["device_bytes"] is not None
 
 
 def test_floors_of_a_load(runtime: TensorrtRuntime, device: Device, build: EngineFactory) -> None:

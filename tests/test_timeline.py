@@ -67,6 +67,7 @@ def test_a_spike_that_a_scrape_would_miss_is_seen(synthetic: SyntheticFactory, t
     # The numbers of a sample are read one after the other, so only while one waits can none have changed on the way.
     assert all(row["slots_idle"] == 0 for row in busy if row["waiting"])
     assert all(row["device_bytes"] is None and row["resident_bytes"] > 10_000_000 for row in rows)
+    assert all(row["sm_clock_mhz"] is None for row in rows)  # there is no GPU in use, whatever this machine has
     assert sorted(row["process_cpu_ns"] for row in rows) == [row["process_cpu_ns"] for row in rows]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bench.analysis.sm_clock import ClockRange
 from bench.analysis.statistics import percentiles
 from bench.units import format_count, format_duration
 
@@ -67,6 +68,7 @@ class CurveSummary:
     caveats: tuple[str, ...]
     sentence: str
     invalid: tuple[str, ...] = ()
+    sm_clock: ClockRange | None = None
 
     @property
     def valid(self) -> bool:
@@ -107,6 +109,7 @@ def summarize(curve: ServiceCurve, warnings: Sequence[str] = (), planned: int | 
         caveats=(*_caveats(curve, levels, planned), *warnings),
         sentence=_sentence(first_batch, useful),
         invalid=invalid_reasons(curve),
+        sm_clock=curve.sm_clock,
     )
 
 

@@ -23,6 +23,7 @@ from bench.analysis.memory import Memory, PerSlot, memory_difference, memory_of_
 from bench.analysis.pool import PoolUse, pool_use
 from bench.analysis.recovery import WINDOW_NS, Recovery, RecoveryComparison, compare_recovery, recovery
 from bench.analysis.server_means import ServerMeans, server_means
+from bench.analysis.sm_clock import ClockRange, sm_clock_of_runs
 from bench.analysis.statistics import Interval, median
 from bench.analysis.subject import ArmFiles, Subject
 from bench.analysis.tail import TailSplit, tail_split
@@ -52,7 +53,7 @@ class ArmSummary:
     offered (per_slot from the whole timeline), empty without one. unstable: in half of the runs or more the backlog grew,
     and surely so in all, so a P99 says how long the run was and nothing else. ready_ns: from the server's start until
     ready, median over runs.
-    server_means: of a server that tells no parts of single requests; None of others."""
+    server_means: of a server that tells no parts of single requests; None of others. sm_clock: None without a GPU."""
 
     name: str
     mode: str | None
@@ -71,6 +72,7 @@ class ArmSummary:
     unstable: bool
     ready_ns: float | None
     server_means: ServerMeans | None = None
+    sm_clock: ClockRange | None = None
 
     def phase(self, name: str | None) -> Latency | None:
         return next((one for one in self.latency if one.phase == name), None)
@@ -269,6 +271,7 @@ def summarize_arm(files: ArmFiles, arm: ArmRecords, slo_ns: int | None) -> ArmSu
         server_means=server_means(files.runs) if files.setup.get("mode") == "target" and not pool.known else None,
         unstable=2 * sum(one.unstable for one in backlogs) >= max(len(backlogs), 1) and ends is not None and ends.low > 0,
         ready_ns=median([start["ready_ns"] - start["started_ns"] for start in starts]) if starts else None,
+        sm_clock=sm_clock_of_runs(files.runs),
     )
 
 

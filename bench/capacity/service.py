@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from bench.analysis.sm_clock import ClockRange, sm_clock_of_runs
 from bench.errors import BenchError
 from bench.records import SavedRun, open_run
 
@@ -67,7 +68,7 @@ class ServiceCurve:
     curve holds for servers with the same. levels: ascending in batch, then in busy. Memory is of the server's process,
     of `memory_kind`, at its peak under load: `base_bytes` before it loaded anything, `engine_bytes` what comes with the
     engine (its library too), `slot_bytes` with each slot (with `sharing` copy: its own engine too). None where not
-    known; `slot_bytes` and `engine_bytes` need two numbers of slots.
+    known; `slot_bytes` and `engine_bytes` need two numbers of slots. sm_clock: of all servers; None without a GPU.
     """
 
     path: Path
@@ -83,6 +84,7 @@ class ServiceCurve:
     base_bytes: int | None
     memory_kind: Literal["resident", "device"]
     measured_bytes: Mapping[int, int]
+    sm_clock: ClockRange | None = None
 
     @property
     def model(self) -> str:
@@ -155,6 +157,7 @@ def service_curve(saved: SavedRun) -> ServiceCurve:
             base_bytes=base,
             memory_kind=kind,
             measured_bytes=measured,
+            sm_clock=sm_clock_of_runs([saved]),
         )
     except KeyError as error:
         raise BenchError(f"{saved.path / 'run.json'} has no {error}: it was written by another program, or is damaged") from None

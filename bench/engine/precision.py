@@ -2,7 +2,7 @@
 
 A strongly typed builder (TensorRT 10 and later, TensorRT-RTX) takes every tensor's type from the graph, so fp16 and int8
 have to be there. Builders before that choose types themselves under flags: there fp16 needs no conversion, and int8 the
-pairs alone. What the recipes must avoid is listed at each of them.
+pairs alone, on the weights too. What the recipes must avoid is listed at each of them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def convert(source: Path, target: Path, precision: str, *, typed: bool, calibrat
         with _quiet():
             if precision == "int8":
                 assert calibration is not None
-                _quantize(source, target, calibration, _TYPED_QDQ_OPSET if typed else None)
+                _quantize(source, target, calibration, typed=typed)
                 if typed:
                     _save(_to_fp16(_load(target)), target)
             else:
@@ -136,11 +136,13 @@ def _default_blocked() -> Sequence[str]:
     return tuple(DEFAULT_OP_BLOCK_LIST)
 
 
-def _quantize(source: Path, target: Path, calibration: Calibration, opset: int | None) -> None:
+def _quantize(source: Path, target: Path, calibration: Calibration, *, typed: bool) -> None:
     """Static, symmetric int8 with scales by channel for weights.
 
     TensorRT refuses int32 biases behind DequantizeLinear, zero points other than 0 and uint8, hence the options; outputs of
-    the quantised operators stay wide so that it can fuse what follows into them.
+    the quantised operators stay wide so that it can fuse what follows into them. Typed builders get int8 weights behind a
+    DequantizeLinear. Before them, Myelin (which takes over a transformer as a whole) takes fp32 weights only, so those keep
+    theirs, each through a pair, and the builder rounds them: the plan is as small, the graph is not.
     """
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -160,9 +162,10 @@ def _quantize(source: Path, target: Path, calibration: Calibration, opset: int |
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         model = _load(prepared)
         _only_standard_domain(model)
-        if opset is not None and model.opset_import[0].version < opset:
-            model = onnx.version_converter.convert_version(model, opset)
+        if typed and model.opset_import[0].version < _TYPED_QDQ_OPSET:
+            model = onnx.version_converter.convert_version(model, _TYPED_QDQ_OPSET)
             model.ir_version = max(model.ir_version, 9)
+        wide = _products_of_activations(model)
         _save(model, prepared)
         quantize_static(
             str(prepared),
@@ -173,7 +176,9 @@ def _quantize(source: Path, target: Path, calibration: Calibration, opset: int |
             weight_type=QuantType.QInt8,
             per_channel=True,
             op_types_to_quantize=list(_QUANTIZED),
+            nodes_to_exclude=wide,
             extra_options={
+                "AddQDQPairToWeight": not typed,
                 "ActivationSymmetric": True,
                 "WeightSymmetric": True,
                 "QuantizeBias": False,
@@ -184,9 +189,23 @@ def _quantize(source: Path, target: Path, calibration: Calibration, opset: int |
         prepared.unlink(missing_ok=True)
     model = _load(target)
     if not any(node.op_type == "QuantizeLinear" for node in model.graph.node):
-        raise BenchError(f"{source} has no {', '.join(_QUANTIZED)} that could be quantised; build it in another --precision")
+        raise BenchError(f"{source} has no {', '.join(_QUANTIZED)} with weights to quantise; build it in another --precision")
     _only_standard_domain(model)
     _save(model, target)
+
+
+def _products_of_activations(model: onnx.ModelProto) -> list[str]:
+    """The names of the products that hold no weights, as the two of an attention; a product without a name is given one.
+
+    They are not quantised: no byte of the plan would be saved, and the many small numbers behind a Softmax would share 127 steps.
+    """
+    weights = {weight.name for weight in model.graph.initializer}
+    names = []
+    for number, node in enumerate(model.graph.node):
+        if node.op_type in _QUANTIZED and weights.isdisjoint(node.input[:2]):
+            node.name = node.name or f"product_{number}"
+            names.append(node.name)
+    return names
 
 
 def _only_standard_domain(model: onnx.ModelProto) -> None:

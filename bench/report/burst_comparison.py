@@ -38,7 +38,7 @@ def describe_comparison(comparison: ArmComparison) -> str:
     if p99.more_spikes:
         line += f"; {p99.more_spikes} more spikes would show this difference"
     if comparison.recovery is not None and comparison.recovery.spikes:
-        line += f"; {_recovery_difference(comparison.recovery, comparison.first, comparison.second)}"
+        line += f"; {describe_recovery(comparison.recovery, comparison.first, comparison.second)}"
     return line + _memory_difference(comparison)
 
 
@@ -57,12 +57,16 @@ def _memory_difference(comparison: ArmComparison) -> str:
     return line
 
 
-def _recovery_difference(recovery: RecoveryComparison, first: str, second: str) -> str:
+def describe_recovery(recovery: RecoveryComparison, first: str, second: str) -> str:
     """The median difference of a spike with its interval, whose ends may be open, and how often each was not in time."""
     middle, ends = recovery.difference, recovery.interval
     line = f"recovery from a spike takes {_between(middle)} longer with {second} (median of {recovery.spikes} spikes"
     if middle.low_ns == middle.high_ns == 0:
         line = f"recovery from a spike takes as long with both (median of {recovery.spikes} spikes"
+    elif middle.low_ns is not None and middle.high_ns is not None and middle.low_ns <= 0 <= middle.high_ns:
+        shorter = f"at most {format_duration(-middle.low_ns)} shorter" if middle.low_ns else "not shorter"
+        longer = f"at most {format_duration(middle.high_ns)} longer" if middle.high_ns else "not longer"
+        line = f"recovery from a spike with {second} is {shorter} and {longer} than with {first} (median of {recovery.spikes} spikes"
     if middle.high_ns is not None and middle.high_ns < 0:
         turned = Between(low_ns=-middle.high_ns, high_ns=None if middle.low_ns is None else -middle.low_ns)
         line = f"recovery from a spike takes {_between(turned)} longer with {first} (median of {recovery.spikes} spikes"

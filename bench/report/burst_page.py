@@ -83,6 +83,7 @@ def arms_table(summary: ExperimentSummary) -> Table:
         ("waited for a load", lambda arm: _percent(arm.pool.loaded_share)),
         ("device memory (median)", lambda arm: format_size(arm.device_memory.median) if arm.device_memory else "-"),
         ("device memory (peak)", lambda arm: format_size(arm.device_memory.peak) if arm.device_memory else "-"),
+        ("SM clock of the GPU", lambda arm: arm.sm_clock.text if arm.sm_clock else "-"),
         ("memory (resident, median)", lambda arm: format_size(arm.resident.median) if arm.resident else "-"),
         ("memory (resident, peak)", lambda arm: format_size(arm.resident.peak) if arm.resident else "-"),
         ("engine and slots, per slot", _memory_per_slot),

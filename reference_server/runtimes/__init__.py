@@ -92,6 +92,11 @@ class Runtime(Protocol):
         """Device memory in use, None where there is no device or it does not tell. Any thread may ask."""
         ...
 
+    def sm_clock_mhz(self) -> int | None:
+        """The clock of the GPU's multiprocessors now, None where there is no GPU or it does not tell. Any thread may ask, but not on
+        the way of a request: the first time imports and opens a library."""
+        ...
+
     def measure_floors(self, size: int, phases: Phases) -> None:
         """Phases that no load of `size` bytes can beat: `copy_to_device_pageable`, `copy_to_device_pinned`; none without a device."""
         ...

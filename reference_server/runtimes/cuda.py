@@ -36,10 +36,11 @@ class OutOfDeviceMemory(BenchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """The device in use. `compute_capability` is "9.0" and the like."""
+    """The device in use. `compute_capability` is "9.0" and the like, `pci_address` "00000000:3B:00.0" and the like."""
 
     name: str
     compute_capability: str
+    pci_address: str
 
 
 class Cuda(Protocol):
@@ -153,7 +154,7 @@ class Pycuda:
             self._context = device.retain_primary_context()
             major, minor = device.compute_capability()
             with self.current():
-                return Gpu(name=device.name(), compute_capability=f"{major}.{minor}")
+                return Gpu(name=device.name(), compute_capability=f"{major}.{minor}", pci_address=device.pci_bus_id())
         except driver.Error as error:
             raise BenchError(f"there is no usable GPU: {error}") from None
 
@@ -262,7 +263,11 @@ class CudaPython:
         except CudaError as error:
             raise BenchError(f"there is no usable GPU: {error}") from None
         name = properties.name.decode(errors="replace") if isinstance(properties.name, bytes) else str(properties.name)
-        return Gpu(name=name.rstrip("\0"), compute_capability=f"{properties.major}.{properties.minor}")
+        return Gpu(
+            name=name.rstrip("\0"),
+            compute_capability=f"{properties.major}.{properties.minor}",
+            pci_address=f"{properties.pciDomainID:08X}:{properties.pciBusID:02X}:{properties.pciDeviceID:02X}.0",
+        )
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:

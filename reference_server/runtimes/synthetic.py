@@ -159,6 +159,9 @@ class SyntheticRuntime:
     def device_bytes(self) -> int | None:
         return None
 
+    def sm_clock_mhz(self) -> int | None:
+        return None
+
     def measure_floors(self, size: int, phases: Phases) -> None:
         """There is no device to copy to."""
 

@@ -25,6 +25,7 @@ from reference_server.phases import Phases
 from reference_server.runtimes import parse_options
 from reference_server.runtimes.cuda import Cuda, CudaError, Gpu, open_cuda, use
 from reference_server.runtimes.cuda_graphs import CudaGraphs
+from reference_server.runtimes.sm_clock import SmClock
 from reference_server.runtimes.tensorrt_library import Library, check_gpu, check_version
 from reference_server.runtimes.tensorrt_slot import TensorrtSlot
 
@@ -93,6 +94,7 @@ class TensorrtRuntime:
         self._lock = threading.Lock()
         self._cuda: Cuda | None = None
         self._gpu: Gpu | None = None
+        self._sm_clock = SmClock()
         self._libraries: dict[str, Library] = {}
         self.opened: weakref.WeakSet[TensorrtSlot | TensorrtEngine] = weakref.WeakSet()
 
@@ -161,6 +163,11 @@ class TensorrtRuntime:
         except CudaError:
             return None
         return total - free
+
+    def sm_clock_mhz(self) -> int | None:
+        """None before the device is started."""
+        gpu = self._gpu if self._cuda is not None else None
+        return self._sm_clock.read_mhz(gpu.pci_address if gpu is not None else None)
 
     def measure_floors(self, size: int, phases: Phases) -> None:
         import numpy as np

@@ -35,15 +35,19 @@ def device_bytes() -> int:
 
 
 def load(engine: Path, settings: Mapping[str, str], phases: Phases | None = None) -> Any:
-    return load_engine(engine, {k: v for k, v in settings.items() if k != "other"}, phases or Phases())
+    return load_engine(engine, {k: v for k, v in settings.items() if k not in ("other", "save")}, phases or Phases())
 
 
 def answers(engine: Path, settings: Mapping[str, str]) -> Facts:
-    """Every case of the probe, checked; the digest is of the smallest case's outputs, bit for bit."""
+    """Every case of the probe, checked, and all answers in the file `save`; the digest is of the smallest case's, bit for bit."""
     loaded = load(engine, settings)
     slot = loaded.make_slot(Phases())
+    saved = {}
     for number in range(count_probe_cases(engine)):
-        run_probe(slot, loaded.manifest, read_probe(engine, loaded.manifest, number))
+        answer = run_probe(slot, loaded.manifest, read_probe(engine, loaded.manifest, number))
+        saved |= {f"{number}/{name}": value for name, value in answer.outputs.items()}
+    if "save" in settings:
+        np.savez(settings["save"], allow_pickle=False, **saved)
     case = read_probe(engine, loaded.manifest)
     outputs = slot.run(case.inputs).outputs
     durations = []
@@ -55,7 +59,7 @@ def answers(engine: Path, settings: Mapping[str, str]) -> Facts:
     slot.close()
     loaded.close()
     digest = hashlib.sha256(b"".join(outputs[name].tobytes() for name in sorted(outputs))).hexdigest()
-    return {"digest": digest, "p50_us": sorted(durations)[100] / 1e3, "device_bytes": used}
+    return {"digest": digest, "p50_us": sorted(durations)[100] / 1e3, "rate_per_s": 200e9 / sum(durations), "device_bytes": used}
 
 
 def shapes(engine: Path, settings: Mapping[str, str]) -> Facts:
@@ -218,6 +222,49 @@ def graphs(engine: Path, settings: Mapping[str, str]) -> Facts:
         loaded.close()
     assert outputs["off"] == outputs["on"]
     return {"cuda_graphs": found}
+
+
+def clock(engine: Path, settings: Mapping[str, str]) -> Facts:
+    """The SM clock of the GPU in use while it works: plausible, whether it is found by its PCI address, and what asking takes."""
+    import pynvml
+
+    from bench.gpus import read_gpus
+
+    runtime = open_runtime("tensorrt")
+    began = time.perf_counter_ns()
+    assert runtime.sm_clock_mhz() is None  # no GPU is in use yet, but the library is open from here on
+    opened_ns = time.perf_counter_ns() - began
+    loaded = load(engine, settings)
+    slot = loaded.make_slot(Phases())
+    case = read_probe(engine, loaded.manifest)
+    idle, working, took = runtime.sm_clock_mhz(), [], []
+    for _ in range(500):
+        slot.run(case.inputs)
+        began = time.perf_counter_ns()
+        working.append(runtime.sm_clock_mhz())
+        took.append(time.perf_counter_ns() - began)
+    assert idle is not None
+    assert all(mhz is not None and 100 <= mhz <= 3000 for mhz in working), working
+    gpu = runtime._gpu  # type: ignore[attr-defined]
+    pynvml.nvmlInit()
+    try:
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_address))
+    except pynvml.NVMLError as error:
+        by_address = str(error)  # a container may hide it
+    else:
+        by_address = "found"
+        assert (name.decode() if isinstance(name, bytes) else name) == gpu.name, (name, gpu)
+    slot.close()
+    loaded.close()
+    took.sort()
+    return {
+        "pci_address": gpu.pci_address,
+        "by_address": by_address,
+        "opened_ms": opened_ns / 1e6,
+        "asked_us": {"p50": took[250] / 1e3, "p99": took[495] / 1e3, "largest": took[-1] / 1e3},
+        "clock_mhz": {"idle": idle, "lowest": min(working), "highest": max(working)},
+        "largest_mhz": [one.sm_clock_max_mhz for one in read_gpus() or ()],
+    }
 
 
 def _broken_copy(engine: Path, change: Any, **manifest_changes: Any) -> Path:
@@ -409,6 +456,7 @@ CASES = {
     "threads": threads,
     "buffers": buffers,
     "graphs": graphs,
+    "clock": clock,
     "refusals": refusals,
     "worker-exception": worker_exception,
     "leaves-all-open": leaves_all_open,

@@ -1,8 +1,12 @@
-"""The HTTP server over TensorRT: a warm slot's time and where the rest of it goes, a refused shape, SIGTERM under load. Step `serve`."""
+"""The HTTP server over TensorRT: a warm slot's time and where the rest of it goes, a refused shape, SIGTERM under load. Step `serve`.
+
+Step `clocks`: what the timeline and /metrics tell of the GPU.
+"""
 
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import re
 import signal
@@ -152,3 +156,44 @@ def _sigterm_under_load(server: Server, path: str, body: bytes, headers: Mapping
     errors = server.process.stderr.read()[-1000:]
     assert code == 0, (code, errors)
     return {"exit_code": code, "statuses": statuses, "stderr": errors}
+
+
+def clocks(engine: Path, folder: Path) -> dict[str, Any]:
+    """A server under load with a timeline: the GPU's clock in every sample from when its memory is known, and in /metrics, where the share
+    fused and the precision are the manifest's."""
+    manifest = read_manifest(engine)
+    assert manifest.details is not None
+    body, headers = binary_request(engine)
+    path = folder / "clocks-timeline.jsonl"
+    path.unlink(missing_ok=True)
+    command = module_command("reference_server", str(engine), "--port", "0", "--pool-size", "1", "--timeline", str(path))
+    with started(*command, until_ready=True) as server:
+        connection = http.client.HTTPConnection(server.address, timeout=60)
+        for _ in range(REQUESTS):
+            status, content, _, _ = ask(connection, f"/v2/models/{manifest.name}/infer", body, headers)
+            assert status == 200, content[:300]
+        connection.request("GET", "/metrics")
+        metrics = connection.getresponse().read().decode()
+        connection.close()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    (clock,) = re.findall(r"^coldburst_sm_clock_mhz (\S+)$", metrics, re.MULTILINE)
+    (share,) = re.findall(r"^coldburst_share_fused{[^}]*} (\S+)$", metrics, re.MULTILINE)
+    assert 100 <= float(clock) <= 3000, clock
+    assert 0 < float(share) <= 1, share
+    assert float(share) == manifest.details.share_fused
+    assert f'precision="{manifest.precision}"' in metrics
+    metadata, *samples = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = [dict(zip(metadata["columns"], sample, strict=True)) for sample in samples]
+    known = [row["sm_clock_mhz"] for row in rows if row["device_bytes"] is not None][1:]  # the GPU may come into use within a sample
+    assert len(known) >= 5, rows
+    assert all(mhz is not None and 100 <= mhz <= 3000 for mhz in known), known
+    times_ms = [row["t_ns"] / 1e6 for row in rows]
+    gaps_ms = sorted(late - early for early, late in itertools.pairwise(times_ms))
+    assert 45 < statistics.median(gaps_ms) < 60, gaps_ms
+    return {
+        "ready_ms": server.ready_ms,
+        "metrics": {"sm_clock_mhz": float(clock), "share_fused": float(share)},
+        "timeline": {"samples": len(rows), "lowest_mhz": min(known), "highest_mhz": max(known)},
+        "between_samples_ms": {"median": statistics.median(gaps_ms), "largest": gaps_ms[-1]},
+    }

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.engine.manifest import read_manifest
+import numpy as np
+
+from bench.engine.manifest import read_manifest, relative_error
 from bench.subprocesses import child_environment, module_command
 
 OUT, WORK = Path(os.environ.get("OUT", ".")), Path(os.environ.get("WORK", ".gpu-work"))
@@ -98,20 +100,22 @@ def cuda() -> None:
 def lean() -> None:
     """One version-compatible plan under the TensorRT that built it and under a later lean runtime: same answers, side by side."""
     engine = build("tiny", "fp16", "--version-compatible", name="tiny-fp16-compatible")
-    big = WORK / "resnet50-fp32"
+    big = "resnet50-fp16-compatible"
     engines = [engine]
-    if (big / "manifest.json").exists():
-        engines.append(build("resnet50", "fp16", "--version-compatible", name="resnet50-fp16-compatible"))
+    if any((WORK / name / "manifest.json").exists() for name in (big, "resnet50-fp32")):
+        engines.append(build("resnet50", "fp16", "--version-compatible", name=big))
     for one in engines:
-        digests = {}
+        digests, saved, rows = {}, {}, {}
         for module in ("tensorrt", "tensorrt_lean"):
-            answer = run(sys.executable, str(CASES), "answers", str(one), f"module={module}", "trust_host_code=on", expect=None)
+            save = WORK / f"{one.name}-{module}.npz"
+            settings = (f"module={module}", "trust_host_code=on", f"save={save}")
+            answer = run(sys.executable, str(CASES), "answers", str(one), *settings, expect=None)
             if answer.returncode and "cannot be imported" in answer.stderr:
                 record("lean", engine=one.name, module=module, skipped=answer.stderr.splitlines()[-1])
                 continue
             assert answer.returncode == 0, answer.stderr[-3000:]
             facts = json.loads(answer.stdout.splitlines()[-1])
-            digests[module] = facts["digest"]
+            digests[module], saved[module] = facts["digest"], save
             starts = []
             for _ in range(5):
                 began = time.monotonic_ns()
@@ -119,11 +123,35 @@ def lean() -> None:
                 trial = json.loads(run(*command).stdout.splitlines()[-1])
                 starts.append((trial["answered_ns"] - began) / 1e6)
             phases = {p["name"]: (p["end_ns"] - p["start_ns"]) / 1e6 for p in (*trial["phases"], *trial["after"])}
+            rows[module] = {"process_ms": sorted(starts)[2], **{f"{name}_ms": ms for name, ms in phases.items()}, **facts}
             record("lean", engine=one.name, module=module, process_ms=sorted(starts), phases_ms=phases, **facts)
+        if len(saved) == 2:
+            record("lean", engine=one.name, differences=differences(*saved.values()), same_bits=len(set(digests.values())) == 1)
+        show_side_by_side(one.name, rows)
         assert len(set(digests.values())) <= 1, digests
     refused = run(*module_command("reference_server.probe", str(engine)), expect=2)
     assert "brings code of its own" in refused.stderr, refused.stderr
     record("lean", refused=refused.stderr.strip())
+
+
+def differences(first: Path, second: Path) -> dict[str, float]:
+    """How far apart two saved files of answers are, relative to each output's largest magnitude, by case and output."""
+    with np.load(first) as ones, np.load(second) as others:
+        assert sorted(ones.files) == sorted(others.files)
+        return {name: relative_error(ones[name], others[name]) for name in ones.files}
+
+
+def show_side_by_side(title: str, rows: dict[str, dict[str, Any]]) -> None:
+    """A line for each fact that all rows have, a column a row; printed, and appended to $OUT/lean.txt."""
+    names = [name for name in next(iter(rows.values()), {}) if all(name in row for row in rows.values())]
+    lines = [f"{title:26}" + "".join(f"{column:>18}" for column in rows)]
+    for name in names:
+        cells = [row[name][:12] if isinstance(row[name], str) else f"{row[name]:,.1f}" for row in rows.values()]
+        lines.append(f"{name:26}" + "".join(f"{cell:>18}" for cell in cells))
+    text = "\n".join(lines) + "\n\n"
+    print(text)
+    with (OUT / "lean.txt").open("a", encoding="utf-8") as stream:
+        stream.write(text)
 
 
 def runtime() -> None:
@@ -187,6 +215,23 @@ def serve() -> None:
     record("serve", engine=engine.name, **serve_engine(engine, p50_us))
 
 
+def clocks() -> None:
+    """The GPU's clock through both bindings; then through the server's timeline and /metrics, with the share fused."""
+    from gpu.serving import clocks as serve_clocks
+
+    engine = build("resnet50", "fp16")  # of `tiny` nothing is fused
+    seen = {}
+    for bindings in ("pycuda", "cuda-python"):
+        answer = run(sys.executable, str(CASES), "clock", str(engine), f"cuda={bindings}", expect=None)
+        if answer.returncode and "CUDA bindings can be imported" in answer.stderr:
+            continue
+        assert answer.returncode == 0, answer.stderr[-3000:]
+        seen[bindings] = json.loads(answer.stdout.splitlines()[-1])
+        record("clocks", case="clock", bindings=bindings, **seen[bindings])
+    assert len({facts["pci_address"][-10:].upper() for facts in seen.values()}) == 1, seen  # without the domain, of 4 digits or 8
+    record("clocks", engine=engine.name, **serve_clocks(engine, WORK))
+
+
 STEPS: dict[str, Callable[[], None]] = {
     "cuda": cuda,
     "build-tiny": lambda: build_models("build-tiny", "tiny"),
@@ -197,6 +242,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "exits": exits,
     "overhead": overhead,
     "serve": serve,
+    "clocks": clocks,
 }
 
 
