@@ -2,23 +2,28 @@
 
 queue   from the first byte until the pool gets the request: receiving, the event loop, decoding
 pool, load, input, infer   as the pool and the runtime say
-output  all that comes after the inference: copying out, the way back to the event loop, encoding
+output  all that comes after the inference: copying out, encoding; the way back to the event loop where that comes before the reply
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from bench.clock import now_ns
+from reference_server.connection import JOINED_BYTES
 from reference_server.documents import error_document
-from reference_server.jobs import InferenceFailed, LoadFailed, Overloaded
+from reference_server.jobs import InferenceFailed, Job, LoadFailed, Overloaded, fill_timing
 from reference_server.log import Log
 from reference_server.protocol import HEADER_LENGTH, Codec, InferReply, InferRequest
 from reference_server.registry import ServedModel
 from reference_server.responses import JSON, Header, Receive, Scope, Send
 from reference_server.server_timing import Timing
 from reference_server.tensors import RequestRefused
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _HOW_IT_IS_SENT = frozenset((b"content-encoding", b"transfer-encoding", b"upgrade"))
 
@@ -74,7 +79,8 @@ class Inference:
                 raise  # the server is being stopped, not the client
             self._record(call, 0, "cancelled", now_ns() - call.started_ns)
         else:
-            await self._send_answer(call, answer)
+            if answer is not None:
+                await self._send_answer(call, answer)
 
     async def _read_body(self, call: _Call) -> bytes | memoryview:
         headers = call.headers
@@ -88,27 +94,32 @@ class Inference:
             raise ClientGone
         return body
 
-    async def _infer(self, call: _Call, request: InferRequest) -> InferReply:
+    async def _infer(self, call: _Call, request: InferRequest) -> InferReply | None:
+        """None where the slot's thread has sent the reply."""
+        connection = call.connection
+        task = connection.running = asyncio.current_task(connection.loop)
+        reply = _DirectReply(self, call, request) if connection.may_send_directly() else None
         call.timing.queue_ns = now_ns() - call.started_ns
-        call.connection.running = asyncio.current_task(call.connection.loop)
         try:
-            outputs = await self._model.infer(request.inputs, request.names, call.timing)
+            outputs = await self._model.infer(request.inputs, request.names, call.timing, reply)
         finally:
-            call.connection.running = None
+            if connection.running is task:  # else the next request is being answered already
+                connection.running = None
+        return None if reply is not None and reply.finished else self.encode(request, outputs)
+
+    def encode(self, request: InferRequest, outputs: Mapping[str, NDArray[Any]]) -> InferReply:
+        """Any thread may ask."""
         return self._codec.encode(request, outputs)
 
     async def _send_answer(self, call: _Call, answer: InferReply) -> None:
-        timing = call.timing
-        duration_ns = now_ns() - call.started_ns
-        rest = duration_ns - timing.queue_ns - timing.pool_ns - timing.load_ns - timing.input_ns - timing.infer_ns - timing.output_ns
-        timing.output_ns += max(rest, 0)
+        duration_ns, headers = _end_timing(call.started_ns, call.timing, answer)
         self._record(call, 200, "ok", duration_ns)
-        headers = b"content-length: %d\r\nserver-timing: %b\r\n" % (answer.content_length, server_timing(timing))
-        if answer.header_length is None:
-            headers += b"content-type: application/json\r\n"
-        else:
-            headers += b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % answer.header_length
         await call.connection.answer(headers, answer.chunks)
+
+    def sent(self, call: _Call, duration_ns: int) -> None:
+        """The slot's thread has sent the reply."""
+        self._record(call, 200, "ok", duration_ns)
+        call.connection.sent()
 
     async def _finish(self, call: _Call, send: Send, status: int, outcome: str, message: str, headers: tuple[Header, ...] = ()) -> None:
         """Answer with an error. What is in none of the parts was spent before the pool (`queue`), or after a run (`output`)."""
@@ -171,6 +182,51 @@ class _Call:
         """Where the JSON ends must not depend on which of two headers one reads. Raises RequestRefused."""
         if len({value for name, value in self.raw_headers if name == b"inference-header-content-length"}) > 1:
             raise RequestRefused(400, f"the request has two different {HEADER_LENGTH} headers")
+
+
+class _DirectReply:
+    """The reply to one request, for the slot's thread to send: see reference_server.jobs.DirectReply."""
+
+    __slots__ = ("_call", "_duration_ns", "_inference", "_request", "_timing", "finished", "settle")
+
+    def __init__(self, inference: Inference, call: _Call, request: InferRequest) -> None:
+        self._inference = inference
+        self._call = call
+        self._request = request
+        self._timing = Timing()  # its own: the event loop fills in the call's, should the client go away meanwhile
+        self._duration_ns = 0
+        self.finished = False
+        self.settle: Callable[[], None] = call.connection.settle
+
+    def send(self, job: Job, ended: Callable[[], None]) -> bool:
+        call, timing, answer = self._call, self._timing, job.answer
+        if answer is None or sum([output.nbytes for output in answer.outputs.values()]) > JOINED_BYTES:
+            return False
+        try:
+            reply = self._inference.encode(self._request, answer.outputs)
+        except Exception:
+            return False  # the event loop meets it too, and answers accordingly
+        timing.queue_ns = call.timing.queue_ns
+        fill_timing(timing, job)
+        self._duration_ns, headers = _end_timing(call.started_ns, timing, reply)
+        return bool(call.connection.send_directly(headers, reply.chunks, ended))
+
+    def finish(self) -> None:
+        self.finished = True
+        self._call.timing = self._timing
+        self._inference.sent(self._call, self._duration_ns)
+
+
+def _end_timing(started_ns: int, timing: Timing, reply: InferReply) -> tuple[int, bytes]:
+    """The reply is ready: how long that took, and the headers that tell of it. What is in none of the parts is `output`."""
+    duration_ns = now_ns() - started_ns
+    rest = duration_ns - timing.queue_ns - timing.pool_ns - timing.load_ns - timing.input_ns - timing.infer_ns - timing.output_ns
+    timing.output_ns += max(rest, 0)
+    headers = b"content-length: %d\r\nserver-timing: %b\r\n" % (reply.content_length, server_timing(timing))
+    if reply.header_length is None:
+        return duration_ns, headers + b"content-type: application/json\r\n"
+    binary = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+    return duration_ns, headers + binary % reply.header_length
 
 
 def server_timing(timing: Timing) -> bytes:

@@ -7,8 +7,8 @@ slot that served the request was being made. The rest of the wait is pool wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.errors import BenchError
 from reference_server.runtimes import Answer
@@ -34,12 +34,31 @@ class InferenceFailed(Exception):
     """The runtime raised during this request's run, or cannot run here at all."""
 
 
+class DirectReply(Protocol):
+    """How a slot's thread answers the client itself."""
+
+    def send(self, job: Job, ended: Callable[[], None]) -> bool:
+        """Called by the slot's thread once the job has its answer. False: nothing was sent, the event loop is to answer.
+
+        Else `ended` is called on the event loop, at the latest by `settle`.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Called on the event loop."""
+        ...
+
+    def finish(self) -> None:
+        """Called on the event loop, as the job ends."""
+        ...
+
+
 class Job:
     """One request on its way through the pool. The loop fills in the upper fields, the slot thread the lower ones."""
 
     __slots__ = (
         "answer", "barren_ns", "cold_load_ns", "ended_ns", "enqueued_ns", "future", "inputs", "load_error", "outputs",
-        "run_error", "started_ns", "timer", "wait_load_ns",
+        "reply", "run_error", "started_ns", "timer", "wait_load_ns",
     )  # fmt: skip
 
     def __init__(
@@ -49,11 +68,13 @@ class Job:
         future: asyncio.Future[None],
         enqueued_ns: int,
         barren_ns: int,
+        reply: DirectReply | None = None,
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self.future = future
         self.enqueued_ns = enqueued_ns
+        self.reply = reply
         self.barren_ns = barren_ns  # the pool's clock of slotless loading, when the job was enqueued
         self.wait_load_ns = 0  # the part of the wait that a load caused
         self.timer: asyncio.TimerHandle | None = None

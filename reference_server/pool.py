@@ -21,7 +21,7 @@ from bench.engine.manifest import Manifest
 from bench.units import format_duration
 from reference_server.engine_source import EngineSource
 from reference_server.fleet import Fleet
-from reference_server.jobs import InferenceFailed, Job, LoadFailed, Overloaded, fill_timing
+from reference_server.jobs import DirectReply, InferenceFailed, Job, LoadFailed, Overloaded, fill_timing
 from reference_server.pool_settings import PoolSettings
 from reference_server.server_timing import Timing
 from reference_server.slots import SlotThread
@@ -83,18 +83,20 @@ class Pool:
             self._refuse(job, Overloaded(f"model {self._name} is closing", 1))
         await self.fleet.close()
 
-    async def infer(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None, timing: Timing) -> dict[str, NDArray[Any]]:
+    async def infer(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None, timing: Timing, reply: DirectReply | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Borrow a slot, run, give it back. Fills in `timing` but for `queue_ns`, also where it raises.
 
         `inputs` were checked against the manifest; they are read until this returns, and after a cancellation until the
-        run has ended. Raises Overloaded, LoadFailed, InferenceFailed.
+        run has ended. `reply`: how the slot's thread may answer the client itself. Raises Overloaded, LoadFailed, InferenceFailed.
         """
         self._refuse_after_fork()
         loop, fleet = self._loop, self.fleet
         if loop is None or fleet.closing:
             raise Overloaded(f"model {self._name} is {'not loaded' if loop is None else 'closing'}", 1)
         now = now_ns()
-        job = Job(inputs, outputs, loop.create_future(), now, fleet.barren_clock.read(now))
+        job = Job(inputs, outputs, loop.create_future(), now, fleet.barren_clock.read(now), reply)
         if fleet.resting:
             self.hits += 1
             fleet.resting.pop().submit(job)
@@ -220,3 +222,9 @@ class Pool:
             job.future.set_exception(LoadFailed(job.load_error))
         else:
             job.future.set_exception(InferenceFailed(f"model {self._name}: {job.run_error}"))
+
+    def reply_sent(self, slot: SlotThread, job: Job) -> None:
+        """A slot thread's run has ended, and it has answered the client."""
+        self.run_ended(slot, job)
+        assert job.reply is not None
+        job.reply.finish()

@@ -64,7 +64,7 @@ class InferReply:
 
 
 class Codec:
-    """Requests and replies of one model, checked against its manifest. Not thread-safe."""
+    """Requests and replies of one model, checked against its manifest. `decode` is for one thread, `encode` for any."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest

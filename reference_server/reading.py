@@ -212,7 +212,9 @@ class RequestReader(HttpToolsProtocol):
         problem = None
         if self._header_bytes + self._piece_bytes > MAX_HEADER_BYTES and self._exact_header_bytes() > MAX_HEADER_BYTES:
             problem = 431, _TOO_MANY_HEADERS
-        elif [name for name, _ in self.headers].count(b"host") != 1 and self.parser.get_http_version() == "1.1":
+        elif (version := self.parser.get_http_version()) not in ("1.1", "1.0"):
+            problem = 505, f"this server speaks HTTP/1.1 and HTTP/1.0, not HTTP/{version}"
+        elif [name for name, _ in self.headers].count(b"host") != 1 and version == "1.1":
             problem = 400, "an HTTP/1.1 request has one Host header"  # RFC 9112, 3.2
         if problem is None:
             super().on_headers_complete()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.engine.manifest import Manifest, read_manifest
 from bench.errors import BenchError
-from reference_server.jobs import Overloaded
+from reference_server.jobs import DirectReply, Overloaded
 from reference_server.metrics import ModelMetrics
 from reference_server.pool import Pool
 from reference_server.pool_settings import PoolSettings
@@ -71,13 +71,13 @@ class ServedModel:
         return self.pool.fleet.ready
 
     def infer(
-        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None, timing: Timing
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str] | None, timing: Timing, reply: DirectReply | None = None
     ) -> Coroutine[Any, Any, dict[str, NDArray[Any]]]:
         """Answer a request whose inputs were checked against the manifest. Fills in `timing` but for `queue_ns`, also on failure.
 
         Raises Overloaded, LoadFailed, InferenceFailed.
         """
-        return self.pool.infer(inputs, outputs, timing)
+        return self.pool.infer(inputs, outputs, timing, reply)
 
     async def start(self) -> None:
         """Make the slots that the mode promises. Raises LoadFailed; nothing is left over then."""

@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -31,6 +32,10 @@ class JobSource(Protocol):
 
     def run_ended(self, slot: SlotThread, job: Job, goes_on: bool = False) -> None:
         """Called on the event loop."""
+        ...
+
+    def reply_sent(self, slot: SlotThread, job: Job) -> None:
+        """The same, where the slot's thread has sent the reply. Called on the event loop."""
         ...
 
 
@@ -153,7 +158,12 @@ class SlotThread:
         while job is not None:
             self._run(slot, job)
             following = None if self.broken is not None else self._queue.take_next(self)
-            self._report(self._queue.run_ended, self, job, following is not None)
+            # While nobody waits, the thread answers the client itself: the way to the event loop is then not before the reply.
+            reply = job.reply if following is None and job.answer is not None else None
+            if reply is not None and reply.send(job, partial(self._queue.reply_sent, self, job)):
+                self._report(reply.settle)
+            else:
+                self._report(self._queue.run_ended, self, job, following is not None)
             job = following
 
     def _reason(self, error: Exception) -> str:

@@ -273,6 +273,13 @@ def test_rubbish_instead_of_http(shared: Server) -> None:
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize("line", [b"GET /v2 HTTP/2.0", b"GET /v2 HTTP/0.9", b"GET /v2"])
+def test_versions_of_http_that_are_not_spoken(shared: Server, line: bytes) -> None:
+    answer = read_all(shared.open(line + b"\r\nHost: x\r\n\r\n"))
+    assert answer.startswith(b"HTTP/1.1 505 ") and b"connection: close" in answer
+    assert b"speaks HTTP/1.1 and HTTP/1.0, not HTTP/" in answer
+
+
 def test_a_body_longer_than_declared_is_the_next_request(shared: Server) -> None:
     body = good_body()
     answer = read_all(shared.open(raw_request(body) + b"surplus\r\n\r\n"))

@@ -1,7 +1,7 @@
 """A saved service curve, read back: how long a request occupies its slot when k slots are busy, and what slots hold.
 
 What occupies a slot is told by the server's parts: input copy, inference, and of `output` the least of the level, since
-the rest of that part is the way back to the connection and the encoding, while the slot serves the next request already.
+the rest of that part is the way back to the connection and the encoding, where the slot serves the next request already.
 """
 
 from __future__ import annotations
