@@ -98,7 +98,9 @@ class Inference:
         """None where the slot's thread has sent the reply."""
         connection = call.connection
         task = connection.running = asyncio.current_task(connection.loop)
-        reply = _DirectReply(self, call, request) if connection.may_send_directly() else None
+        # With more than this request the event loop is awake anyway, and two threads that answer are in each other's way.
+        alone = len(connection.tasks) == 1
+        reply = _DirectReply(self, call, request) if alone and connection.may_send_directly() else None
         call.timing.queue_ns = now_ns() - call.started_ns
         try:
             outputs = await self._model.infer(request.inputs, request.names, call.timing, reply)
