@@ -238,6 +238,32 @@ def test_models_on_one_device_share_its_memory(plan: Path, curve: Path, tmp_path
     assert "is all taken by the plans that are --beside" in capsys.readouterr().err
 
 
+def test_only_ways_that_have_to_be_left_out_are_one_sentence(
+    curve: Path, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("plan", "--curve", curve, "--arrivals", LOAD, "--slo", "p99=60ms", "--seeds", 1, "--results", tmp_path)
+    for more, why in (
+        (("--coldstart", cold, "--modes", "scale-out"), "scale-out is left out: one replica is enough"),
+        (("--modes", "lazy"), "lazy is left out: what a start takes is not known without --coldstart"),
+        (("--modes", "cold-load,scale-out"), "scale-out and cold-load are left out: what a start takes is not known without --coldstart"),
+    ):
+        capsys.readouterr()
+        assert run(*given, *more) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("bench: no way to serve that was asked for can be planned (") and why in err and err.count("\n") == 1
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_defect_leaves_no_half_of_a_plan(curve: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise TypeError("broken")
+
+    monkeypatch.setattr("bench.report.build.build_page", broken)
+    given = ("--arrivals", LOAD, "--slo", "p99=60ms", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity")
+    assert run("plan", "--curve", curve, *given, "--results", tmp_path) == 70
+    assert not list(tmp_path.iterdir())
+
+
 NONSENSE = {
     "no load": ([], "a plan needs one load"),
     "two loads": (["--arrivals", LOAD, "--schedule", "a.parquet"], "and not both --arrivals and --schedule"),

@@ -178,7 +178,15 @@ def test_what_was_not_measured_is_left_out_with_its_reason() -> None:
     made = plan(measured=measured(starts=none))
     assert [one.name for one in made.families] == list(FAMILIES)
     assert {one.name for one in made.families if one.why} == {ELASTIC, SCALE_OUT, LAZY, COLD}
-    assert made.holds and sum("is left out" in note for note in made.notes) == 4
+    told = [note for note in made.notes if "left out" in note]
+    assert made.holds and told == [
+        "elastic, scale-out, lazy and cold-load are left out: what a start takes is not known without --coldstart"
+    ]
+    assert "without --coldstart" not in " ".join(note for note in made.notes if note not in told)
+    with pytest.raises(BenchError, match=r"can be planned \(lazy and cold-load are left out: what a start takes"):
+        plan(measured=measured(starts=none), families=(LAZY, COLD))
+    with pytest.raises(BenchError, match=r"can be planned \(elastic is left out: it has no size"):
+        plan(families=(ELASTIC,), bounds=bounds(slots=1))
     unknown = HeldMemory(kind="resident", base_bytes=None, engine_bytes=None, slot_bytes=None)
     assert plan(measured=measured(memory=unknown), families=(WARM,)).holds
 

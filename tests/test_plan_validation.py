@@ -14,6 +14,7 @@ from plan_runs import BASE, ENGINE_MB, MS, SLOT, load_run, load_runs, measured
 
 from bench.capacity.served import served
 from bench.capacity.sizes import PLAN, Guess, Score, Tally, is_right, right_of
+from bench.capacity.starts import no_starts
 from bench.capacity.validation import Compared, Validation, runs_to_compare, validate
 from bench.errors import BenchError
 from bench.load.schedule import write_schedule
@@ -139,6 +140,68 @@ def test_engines_of_their_own_are_another_case(tmp_path: Path) -> None:
         "warm-pool 3": BASE + ENGINE_MB + 3 * SLOT,
         "warm-pool 3, copy": None,  # a curve of slots that share an engine does not tell
     }
+
+
+def with_setup(run: Path, **setup: Any) -> Path:
+    record = json.loads((run / "run.json").read_text())
+    record["setup"] = {**record["setup"], **setup}
+    (run / "run.json").write_text(json.dumps(record))
+    return run
+
+
+def test_runs_whose_loads_were_not_measured_are_left_out_with_one_reason(tmp_path: Path) -> None:
+    text = "constant:rate=2,duration=60s"
+    runs = [load_run(tmp_path / name, text, seed=5, slots=3, mode=name.partition("-0")[0]) for name in ("cold-load-0", "cold-load-01")]
+    runs += [load_run(tmp_path / "lazy-0", text, seed=5, slots=3, mode="lazy"), load_run(tmp_path / "warm", text, seed=5, slots=3)]
+    without = measured(starts=no_starts(measured().engine))
+    given: dict[str, Any] = {"plan": "plan", "slo_ns": None, "memory_bytes": None, "seeds": range(2)}
+    made = validate(without, [open_run(run) for run in runs], **given)
+    assert [case.mode for case in made.cases] == ["warm-pool"] and made.runs == 1
+    assert made.left_out == (
+        "cold-load-0, cold-load-01: cold-load loads while it serves, and what a start takes is not known without --coldstart",
+        "lazy-0: lazy loads while it serves, and what a start takes is not known without --coldstart",
+    )
+    with pytest.raises(BenchError, match=r"none of the runs can be compared with \(lazy-0: lazy loads"):
+        validate(without, [open_run(runs[2])], **given)
+
+
+def test_runs_with_other_settings_than_the_curve_are_no_part_of_a_case(tmp_path: Path) -> None:
+    runs = [load_run(tmp_path / name, BURST, seed=4, slots=3) for name in ("plain", "same", "per-request", "graphs", "threads")]
+    for run, settings in zip(
+        runs[1:],
+        ({"buffers": "reuse", "cuda_graphs": "false"}, {"buffers": "per-request"}, {"cuda_graphs": "on"}, {"threads": "3"}),
+        strict=True,
+    ):
+        with_setup(run, settings=settings)
+    known = measured(settings={"threads": "1"})
+    made = validate(known, [open_run(run) for run in runs], plan="plan", slo_ns=SLO_NS, memory_bytes=None, seeds=range(2))
+    assert [case.runs for case in made.cases] == [("plain", "same")]
+    assert made.left_out == (
+        "per-request: served with buffers=per-request, and the curve was measured with buffers=reuse",
+        "graphs: served with cuda_graphs=on, and the curve was measured with cuda_graphs=off",
+        "threads: served with threads=3, and the curve was measured with threads=1",
+    )
+
+
+def test_what_a_run_does_not_tell_of_its_threads_is_not_denied(tmp_path: Path) -> None:
+    """An arm that was left to choose; a server that somebody else started; one whose flags were kept."""
+    free, silent, told = (load_run(tmp_path / name, BURST, seed=4, slots=3) for name in ("free", "silent", "told"))
+    for run, more in ((silent, {}), (told, {"server": {"flags": ["--mode=warm-pool", "--pool-size=3", "--set=threads=1"]}})):
+        record = json.loads((run / "run.json").read_text())
+        del record["setup"]
+        record["target"] = {"server_parameters": {"mode": "warm-pool", "pool_size": 3, "sharing": "engine"}}
+        (run / "run.json").write_text(json.dumps({**record, **more}))
+
+    def notes(*runs: Path) -> tuple[str, ...]:
+        known = measured(settings={"threads": "1"})
+        return validate(known, [open_run(run) for run in runs], plan="p", slo_ns=None, memory_bytes=None, seeds=range(2)).notes
+
+    assert notes(told) == ()
+    assert notes(silent) == (
+        "1 of 1 runs do not say how many threads a slot had, so it is not known whether they were served with threads=1 as the curve was "
+        "(bench serve --set threads=1)",
+    )
+    assert [note.partition(",")[0] for note in notes(free, told)] == ["1 of 2 runs left the number of threads to the server"]
 
 
 def test_an_error_is_relative_and_unknown_where_something_is_missing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 WARM, ELASTIC, SCALE_OUT, LAZY, COLD = "warm-pool", "elastic", "scale-out", "lazy", "cold-load"
 # In the order in which one is taken over another that is no better: the fewer surprises, the earlier.
 FAMILIES = (WARM, ELASTIC, SCALE_OUT, LAZY, COLD)
+
+
+_WITHOUT_STARTS = "what a start takes is not known without --coldstart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,8 @@ def ready_samples(measured: Measured, rules: Rules) -> NDArray[np.int64]:
 def lacking(family: str, measured: Measured, rules: Rules) -> str | None:
     """Why the family cannot be planned with what was measured; None where it can."""
     starts = measured.starts
+    if not starts.known and (family in (COLD, LAZY, ELASTIC) or (family == SCALE_OUT and rules.ready_ns is None)):
+        return _WITHOUT_STARTS
     if family == COLD and starts.cold_load_ns is None:
         return "the cold-start run has no level engine"
     if family in (LAZY, ELASTIC) and (starts.load_ns is None or starts.slot_ns is None):
@@ -117,6 +123,17 @@ def lacking(family: str, measured: Measured, rules: Rules) -> str | None:
     if family == SCALE_OUT and rules.ready_ns is None and starts.ready_ns is None:
         return "the cold-start run has no level server or process, and --replica-start is not given"
     return None
+
+
+def left_out(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """(What, why) in sentences, those of one reason together: `lazy and cold-load are left out: ...`."""
+    found: dict[str, list[str]] = {}
+    for what, why in reasons:
+        found.setdefault(why, []).append(what)
+    return [
+        f"{', '.join(names[:-1]) + ' and ' if len(names) > 1 else ''}{names[-1]} {'are' if len(names) > 1 else 'is'} left out: {why}"
+        for why, names in found.items()
+    ]
 
 
 def _s(count: int) -> str:

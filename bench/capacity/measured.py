@@ -29,6 +29,8 @@ SCHEMA = pa.schema([("what", pa.string()), ("busy", pa.int32()), ("ns", pa.int64
 # What two runs must agree in to be of the same engine; one that was built again may have other bytes.
 SAME_ENGINE = ("name", "source_sha256", "runtime", "runtime_version", "precision", "device")
 _WITHOUT_THREADS = ("synthetic", "tensorrt")  # they take the setting, so that one command line serves every runtime
+# Runtime settings that change nothing where they are given as they are anyway (reference_server.runtimes).
+DEFAULTS = {"buffers": "reuse", "cuda_graphs": "off", "spinning": "off", "load_optimization": "none", "memory_pattern": "on"}
 _STARTS = ("cold_load_ns", "load_ns", "slot_ns", "ready_ns")
 
 
@@ -80,8 +82,12 @@ class Measured:
     @property
     def own_settings(self) -> dict[str, str]:
         """Those of `settings` that a server must have for the curve to hold: not `threads` where the runtime has no use for it."""
+        return self.used(self.settings)
+
+    def used(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Those of the settings that the runtime has a use for."""
         idle = self.engine.get("runtime") in _WITHOUT_THREADS
-        return {name: value for name, value in self.settings.items() if not (idle and name == "threads")}
+        return {name: value for name, value in settings.items() if not (idle and name == "threads")}
 
     @property
     def model_bytes(self) -> int | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, Candidate, Rules
+from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, Candidate, Rules, left_out
 from bench.capacity.cost import Cost, Price, cost
 from bench.capacity.goal import PERCENT, Goal
 from bench.capacity.limits import Limit, headroom, limit_of, limit_of_failure
@@ -116,7 +116,8 @@ def make_plan(
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Plan:
     """Search, choose, explain. `notes`: what else has to be said beside the answer. Raises BenchError where the question makes
-    no sense: an SLO below the service time, a memory too small for one slot, a phase that the load does not have."""
+    no sense: an SLO below the service time, a memory too small for one slot, a phase that the load does not have, only ways to serve
+    that have to be left out."""
     _refuse_nonsense(measured, offered, goal, bounds)
     search = Search(measured=measured, offered=offered, goal=goal, rules=rules, bounds=bounds, seeds=seeds)
     progress("sizes (the first plan on a machine compiles the simulation, which takes half a minute)")
@@ -125,8 +126,11 @@ def make_plan(
     rooms = {one.family: headroom(search, one.smallest) for one in found if one.smallest is not None}
     chosen = choose(found, rooms, memory_by)
     closest = chosen or _closest(found)
-    limit = None if closest is None else limit_of(search, chosen) if chosen is not None else limit_of_failure(search, closest)
-    variations = sensitivity(search, closest.candidate, progress) if vary and closest is not None else ()
+    if closest is None:
+        why = "; ".join(left_out((one.family, one.why or "it has no size within --max-slots and --memory") for one in found))
+        raise BenchError(f"no way to serve that was asked for can be planned ({why}): ask for another one with --modes, or for all")
+    limit = limit_of(search, chosen) if chosen is not None else limit_of_failure(search, closest)
+    variations = sensitivity(search, closest.candidate, progress) if vary else ()
     plan = Plan(
         sentence="",
         subject=measured.subject,
@@ -235,9 +239,7 @@ def sentence(plan: Plan) -> str:
     name = f"{f'{slo.phase}.' if slo.phase else ''}{slo.statistic}"
     bound = format_duration(slo.bound_ns)
     answer = plan.answer
-    if answer is None:
-        reasons = "; ".join(f"{one.name}: {one.why}" for one in plan.families if one.why) or "no candidate fits"
-        return f"Nothing can be planned: {reasons}."
+    assert answer is not None  # make_plan refuses what has none
     value = format_duration(answer.values_ns[0])
     if not plan.holds:
         missed = (
@@ -346,7 +348,7 @@ def _of_the_curve(measured: Measured) -> tuple[str, ...]:
 
 def _notes(measured: Measured, found: Sequence[Found], answer: Prediction | None) -> tuple[str, ...]:
     notes = [*measured.starts.notes]
-    notes += [f"{one.family} is left out: {one.why}" for one in found if one.why]
+    notes += left_out((one.family, one.why) for one in found if one.why)
     if answer is not None and answer.candidate.family in (ELASTIC, LAZY, COLD):
         notes.append(
             f"{answer.candidate.family} loads while it serves, and on a real device loads slow down what runs beside them, which is not in "

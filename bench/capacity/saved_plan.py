@@ -53,7 +53,7 @@ def whole_or_gone(path: Path) -> Iterator[None]:
     """Remove the folder where an error ends its writing: what was computed and not measured is soon made again."""
     try:
         yield
-    except (OSError, BenchError):
+    except BaseException:  # also Ctrl-C, and a defect
         shutil.rmtree(path, ignore_errors=True)
         raise
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.capacity.candidates import ELASTIC, Candidate, Rules
-from bench.capacity.measured import SAME_ENGINE
+from bench.capacity.candidates import ELASTIC, Candidate, Rules, lacking
+from bench.capacity.measured import DEFAULTS, SAME_ENGINE
 from bench.errors import BenchError
 from bench.load.schedule import METADATA_KEY
 from bench.slo import parse_slo_time_ns
@@ -70,6 +70,48 @@ def differences(saved: SavedRun, measured: Measured) -> list[str]:
         for what in SAME_ENGINE
         if engine.get(what) != measured.engine.get(what)
     ]
+
+
+def settings_of(saved: SavedRun) -> dict[str, str] | None:
+    """The runtime settings that its server was given: of the arm, or of the server's flags. None where the run does not tell, as
+    with a server that somebody else started."""
+    setup, flags = saved.run.get("setup"), (saved.run.get("server") or {}).get("flags")
+    if setup is None and flags is None:
+        return None
+    given = dict((setup or {}).get("settings") or {})
+    for flag in flags or ():
+        name, is_set, value = str(flag).removeprefix("--set=").partition("=")
+        if str(flag).startswith("--set=") and is_set:
+            given.setdefault(name, value)
+    return {name: str(value) for name, value in given.items()}
+
+
+def unlike(saved: SavedRun, how: Served, measured: Measured) -> str | None:
+    """Why the run was served in a way that the plan knows nothing of: its loads were not measured, or a setting is another one than
+    the curve's servers had. None where nothing is known to differ."""
+    why = lacking(how.candidate.family, measured, how.rules)
+    if why is not None:
+        return f"{how.candidate.family} loads while it serves, and {why}"
+    told = settings_of(saved)
+    if told is None:
+        return None
+    own, curve = ({**DEFAULTS, **_plain(measured.used(settings))} for settings in (told, measured.settings))
+    other = sorted(name for name in own.keys() | curve.keys() if name in own and own[name] != curve.get(name))
+    if not other:
+        return None
+    return (
+        f"served with {', '.join(f'{name}={own[name]}' for name in other)}, and the curve was measured with "
+        f"{', '.join(f'{name}={curve[name]}' if name in curve else f'{name} not set' for name in other)}"
+    )
+
+
+def _plain(settings: Mapping[str, str]) -> dict[str, str]:
+    """Switches in one of the ways in which they may be written."""
+    switches = {name for name, value in DEFAULTS.items() if value in ("on", "off")}
+    return {
+        name: ("on" if value.lower() in ("1", "true", "yes", "on") else "off") if name in switches else value
+        for name, value in settings.items()
+    }
 
 
 def outside_the_model(saved: SavedRun) -> dict[str, str]:

@@ -44,6 +44,11 @@ class Starts:
     notes: tuple[str, ...]
     invalid: tuple[str, ...] = ()
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a cold-start run that tells anything."""
+        return any(samples is not None for samples in (self.cold_load_ns, self.load_ns, self.slot_ns, self.ready_ns))
+
 
 def read_starts(path: Path) -> Starts:
     """From a run of `bench coldstart`, its first variant. Raises BenchError where it is none, or has no finished trial."""
@@ -85,7 +90,7 @@ def no_starts(engine: Mapping[str, Any]) -> Starts:
         ready_ns=None,
         ready_level=None,
         engine=engine,
-        notes=("without --coldstart only warm pools can be planned",),
+        notes=(),
     )
 
 

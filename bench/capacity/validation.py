@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bench.analysis.load_run import ArmRecords, read_arm
 from bench.analysis.statistics import median
 from bench.capacity.predict import further_run, percentile_of, replica_bytes, simulate_one
-from bench.capacity.served import Served, differences, outside_the_model, served
+from bench.capacity.served import Served, differences, outside_the_model, served, settings_of, unlike
 from bench.capacity.sizes import Score, score_sizes, sentence
 from bench.errors import BenchError
 from bench.records import SavedRun
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 _FOR_RECOVERY = 5  # seeds: recovery is a matter of windows, and a few say enough
 _LEAST_FOR_P99 = 100
+_NAMED = 3  # of the runs that are left out for one reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +140,12 @@ class Member:
     served: Served
 
 
-def group(runs: Sequence[SavedRun], measured: Measured, *, anyway: bool) -> list[list[Member]]:
-    """Runs of one load, server and SLO together; the loads in the order given, the sizes ascending. Raises BenchError for a
-    run of another engine (unless `anyway`), or one that does not say how it was served."""
+def group(runs: Sequence[SavedRun], measured: Measured, *, anyway: bool) -> tuple[list[list[Member]], list[str]]:
+    """Runs of one load, server and SLO together, the loads in the order given, the sizes ascending; and which runs were served in a
+    way that was not measured for the plan, in sentences. Raises BenchError for a run of another engine (unless `anyway`), or one that
+    does not say how it was served."""
     groups: dict[Any, list[Member]] = {}
+    without: dict[str, list[str]] = {}
     for saved in runs:
         other = differences(saved, measured)
         if other and not anyway:
@@ -150,9 +153,19 @@ def group(runs: Sequence[SavedRun], measured: Measured, *, anyway: bool) -> list
                 f"{saved.path} is of another engine than the plan ({other[0]}): it says nothing about it; --anyway does it nevertheless"
             )
         how = served(saved)
+        why = unlike(saved, how, measured)
+        if why is not None:
+            without.setdefault(why, []).append(saved.path.name)
+            continue
         groups.setdefault((how.load, how.candidate, how.rules, how.sharing, how.slo_ns), []).append(Member(saved=saved, served=how))
     loads = {load: number for number, load in enumerate(dict.fromkeys(load for load, *_ in groups))}
-    return sorted(groups.values(), key=lambda members: (loads[members[0].served.load], *_order(members[0].served)))
+    ordered = sorted(groups.values(), key=lambda members: (loads[members[0].served.load], *_order(members[0].served)))
+    return ordered, [f"{_names(names)}: {why}" for why, names in without.items()]
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_NAMED])} and {more} more"
 
 
 def _order(how: Served) -> tuple[str, int, int]:
@@ -341,8 +354,13 @@ def validate(
     anyway: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Validation:
-    """Compare every case, then score the sizes. slo_ns: for runs without one of their own. Raises BenchError."""
-    groups = group(runs, measured, anyway=anyway)
+    """Compare every case, then score the sizes. slo_ns: for runs without one of their own. Raises BenchError, also where none of
+    the runs was served in a way that was measured for the plan."""
+    groups, unlike_the_plan = group(runs, measured, anyway=anyway)
+    left_out = (*left_out, *unlike_the_plan)
+    if not groups:
+        raise BenchError(f"none of the runs can be compared with ({left_out[0]})")
+    runs = [member.saved for members in groups for member in members]
     cases = []
     for done, members in enumerate(groups):
         progress(done, len(groups))
@@ -370,13 +388,21 @@ def validate(
 
 
 def _threads(runs: Sequence[SavedRun], measured: Measured) -> list[str]:
+    """Those with another number are left out; others leave it to the server, or tell nothing of it."""
     wanted = measured.own_settings.get("threads")
     if wanted is None:
         return []
-    other = sum(((run.run.get("setup") or {}).get("settings") or {}).get("threads") != wanted for run in runs)
-    if not other:
-        return []
-    return [
-        f"{other} of {len(runs)} runs were not served with threads={wanted} as the curve was, so their service times may be others: "
-        f"give it to the arm, as in bench burst --arms warm-pool:pool=2,threads={wanted}"
-    ]
+    told = [settings_of(run) for run in runs]
+    free, silent = sum(one is not None and "threads" not in one for one in told), sum(one is None for one in told)
+    notes = []
+    if free:
+        notes.append(
+            f"{free} of {len(runs)} runs left the number of threads to the server, and the curve was measured with threads={wanted}, so "
+            f"their service times may be others: give it to the arm, as in bench burst --arms warm-pool:pool=2,threads={wanted}"
+        )
+    if silent:
+        notes.append(
+            f"{silent} of {len(runs)} runs do not say how many threads a slot had, so it is not known whether they were served with "
+            f"threads={wanted} as the curve was (bench serve --set threads={wanted})"
+        )
+    return notes

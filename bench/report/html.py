@@ -134,7 +134,7 @@ def _wide(table: Table) -> bool:
     """Whether the table needs the page's whole width: half of it has room for so many letters beside the first column."""
     columns = zip(table.header, *table.rows, strict=True)
     next(columns)
-    widths = [max(*(len(piece) for piece in head.replace("-", "- ").split()), *map(len, cells)) for head, *cells in columns]
+    widths = [max((*(len(piece) for piece in head.replace("-", "- ").split()), *map(len, cells)), default=0) for head, *cells in columns]
     return sum(2 + min(width, _LONG_CELL) for width in widths) > _LETTERS_IN_HALF
 
 
