@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from plan_runs import BASE, ENGINE_MB, MB, MS, OVERHEAD_NS, SERVICE_NS, SLOT, curve_run, measured, starts
 
+from bench.analysis.statistics import Interval
 from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, SCALE_OUT, WARM, Candidate, Rules
 from bench.capacity.cost import cost, parse_price
 from bench.capacity.goal import parse_goal
 from bench.capacity.limits import COMPUTE, MEMORY, START
 from bench.capacity.measured import HeldMemory, fit, read_measured, write_measured
 from bench.capacity.offered import Offered, of_process, of_schedule, with_cv, with_length, with_peak, with_rate
-from bench.capacity.plan import MEAN, Plan, make_plan, why_chosen
+from bench.capacity.plan import MEAN, Plan, make_plan, miss_text, next_size, sentence, why_chosen
 from bench.capacity.predict import further_run, predict, replica_bytes, simulate_one
 from bench.capacity.rules_of_thumb import erlang_c, erlang_c_slots, rules_of_thumb
 from bench.capacity.search import Bounds
@@ -32,11 +33,12 @@ from bench.report.plan_decisions import decisions
 from bench.report.plan_page import curve_table, plan_page, statements
 
 SEEDS = (1, 2, 3)
+MORE_SEEDS = tuple(range(1, 9))
 BURST = "train:base=10,peak=120,hold=2s,rest=4s,spikes=4"
 
 
-def load(text: str = BURST) -> Offered:
-    return of_process(parse_arrivals(text), SEEDS)
+def load(text: str = BURST, seeds: tuple[int, ...] = SEEDS) -> Offered:
+    return of_process(parse_arrivals(text), seeds)
 
 
 def bounds(*, slots: int = 8, replicas: int = 4, usable: int | None = None) -> Bounds:
@@ -47,7 +49,8 @@ def plan(slo: str = "p99=100ms", text: str = BURST, **given: Any) -> Plan:
     made = given.pop("measured", None) or measured()
     goal = parse_goal([slo], given.pop("goodput", None))
     rules, limits = given.pop("rules", Rules()), given.pop("bounds", bounds())
-    return make_plan(made, load(text), goal, rules, limits, SEEDS, vary=given.pop("vary", False), **given)
+    seeds = given.pop("seeds", SEEDS)
+    return make_plan(made, load(text, seeds), goal, rules, limits, seeds, vary=given.pop("vary", False), **given)
 
 
 def family(made: Plan, name: str) -> Any:
@@ -217,7 +220,9 @@ def test_the_prediction_is_the_pooled_percentile_of_the_simulated_runs() -> None
     found = predict(candidate, measured(), offered, parse_goal(["p99=100ms"], None), Rules(), SEEDS)
     assert found.p99_ns == pooled[math.ceil(0.99 * len(pooled)) - 1]
     assert found.attainment == (pooled <= 100 * MS).mean()
-    assert found.interval is not None and found.interval.low < found.p99_ns
+    assert found.interval is None
+    more = predict(candidate, measured(), load(seeds=MORE_SEEDS), parse_goal(["p99=100ms"], None), Rules(), MORE_SEEDS)
+    assert more.interval is not None and more.p99_ns is not None and more.interval.low < more.p99_ns < more.interval.high
 
 
 def test_the_interval_of_a_further_run_holds_as_many_as_it_says() -> None:
@@ -229,7 +234,44 @@ def test_the_interval_of_a_further_run_holds_as_many_as_it_says() -> None:
         assert spread is not None
         inside += spread.low <= values[5] <= spread.high
     assert 0.93 < inside / 2000 < 0.97
-    assert further_run([1.0]) is None and further_run([1.0, None]) is None
+    assert further_run([1.0] * 4) is None and further_run([1.0] * 5) is not None and further_run([1.0] * 5 + [None]) is None
+    wide = further_run([50.0, 60.0, 100.0, 400.0, 900.0], 40.0)
+    assert wide is not None and wide.low == 40.0  # no answer is faster
+
+
+def test_a_few_seeds_give_no_interval_and_say_so() -> None:
+    few, many = plan(families=(WARM,), seeds=(1, 2)), plan(families=(WARM,), seeds=MORE_SEEDS)
+    assert few.answer is not None and few.answer.interval is None and "single run" not in few.sentence
+    assert "2 seeds cannot tell how single runs differ: give --seeds 5 or more" in few.notes
+    assert many.answer is not None and many.answer.interval is not None and "single run" in many.sentence
+    assert not any("cannot tell how single runs differ" in note for note in many.notes)
+
+
+def test_a_single_run_that_may_miss_is_told_with_the_size_to_take_instead() -> None:
+    made = plan("p99=100ms", "train:base=10,peak=120,hold=2s,rest=4s,spikes=2", families=(WARM,), seeds=MORE_SEEDS)
+    answer = made.answer
+    assert answer is not None and answer.interval is not None
+    slots = answer.candidate.slots
+    sure = dataclasses.replace(made, answer=dataclasses.replace(answer, interval=Interval(low=50.0 * MS, high=100.0 * MS)))
+    assert not sure.may_miss and miss_text(sure) is None and "50.0 ms to 100 ms in a single run" in sentence(sure)
+    doubtful = dataclasses.replace(made, answer=dataclasses.replace(answer, interval=Interval(low=50.0 * MS, high=101.0 * MS)))
+    assert doubtful.may_miss
+    larger = next_size(doubtful)
+    assert larger is not None and larger.candidate.slots > slots and larger.interval is not None and larger.interval.high <= 100 * MS
+    told = f"it holds over all seeds, but a single run may miss it (50.0 ms to 101 ms); the next size to take is {larger.candidate.text}: "
+    assert told in sentence(doubtful) and f"single runs: {miss_text(doubtful)}" in statements(doubtful)
+    assert ("A SINGLE RUN MAY MISS", "bad") in plan_page(doubtful, "p", {}).badges
+    assert "- **A single run may miss the SLO**: " in decisions(doubtful, None)
+    alone = dataclasses.replace(doubtful, tried=tuple(one for one in made.tried if one.candidate.slots <= slots))
+    assert "no larger size that was simulated holds" in sentence(alone)
+
+
+def test_the_planned_load_among_others_has_the_plan_s_own_answer() -> None:
+    for slo in ("p99=100ms", "p99=60ms", "p99=22ms"):  # the last one is missed by all
+        made = plan(slo, families=(WARM,), seeds=MORE_SEEDS, vary=True, bounds=bounds(replicas=1))
+        planned = [one for one in made.variations if one.planned]
+        assert len(planned) == 3 and made.answer is not None
+        assert {(one.chosen, one.answer) for one in planned} == {(made.answer, made.answer.candidate if made.holds else None)}
 
 
 # The load, and other ones

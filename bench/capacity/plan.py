@@ -13,7 +13,7 @@ from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, Candidate, 
 from bench.capacity.cost import Cost, Price, cost
 from bench.capacity.goal import PERCENT, Goal
 from bench.capacity.limits import Limit, headroom, limit_of, limit_of_failure
-from bench.capacity.predict import Prediction, replica_bytes
+from bench.capacity.predict import LEAST_SEEDS, Prediction, replica_bytes
 from bench.capacity.rules_of_thumb import RuleOfThumb, rules_of_thumb
 from bench.capacity.search import Bounds, Found, Search, search_all
 from bench.capacity.sensitivity import Variation, sensitivity
@@ -21,6 +21,7 @@ from bench.errors import BenchError
 from bench.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from bench.analysis.statistics import Interval
     from bench.capacity.measured import Measured
     from bench.capacity.offered import Offered
 
@@ -99,6 +100,12 @@ class Plan:
         """The numbers of busy slots that were measured; all, where the plan does not tell."""
         return self.measured_slots or tuple(range(1, len(self.service_ns) + 1))
 
+    @property
+    def may_miss(self) -> bool:
+        """Whether the answer holds over all seeds, and a single run may miss its first SLO."""
+        spread = self.answer.interval if self.answer is not None else None
+        return self.holds and spread is not None and spread.high > self.goal.slo.bound_ns
+
 
 def make_plan(
     measured: Measured,
@@ -167,7 +174,7 @@ def make_plan(
         useful_slots=measured.useful_slots,
         memory_kind=measured.memory.kind,
         settings=measured.own_settings,
-        notes=(*_of_the_curve(measured), *notes, *_notes(measured, found, closest)),
+        notes=(*_of_the_curve(measured), *notes, *_notes(measured, found, closest, len(seeds))),
         measured_slots=measured.busy,
         memory_by=memory_by,
         invalid=measured.invalid,
@@ -225,6 +232,53 @@ def why_chosen(plan: Plan) -> str | None:
     return f"of the ways with as few replicas it holds the least {name} ({beside})"
 
 
+def next_size(plan: Plan) -> Prediction | None:
+    """Of the answer's family, the smallest larger size that was simulated with all seeds and holds in every single run; where none does,
+    the next one that holds at all. None where none was simulated."""
+    answer = plan.answer
+    if answer is None:
+        return None
+    larger = sorted(
+        (
+            one
+            for one in plan.tried
+            if one.candidate.family == answer.candidate.family
+            and one.holds
+            and one.seeds == answer.seeds
+            and _size(one) > _size(answer)
+            and one.candidate.minimum >= answer.candidate.minimum
+        ),
+        key=_size,
+    )
+    safe = [one for one in larger if one.interval is not None and one.interval.high <= plan.goal.slo.bound_ns]
+    return next(iter(safe or larger), None)
+
+
+def _size(one: Prediction) -> tuple[int, int, int]:
+    return one.candidate.replicas, one.candidate.slots, one.candidate.minimum
+
+
+def miss_text(plan: Plan) -> str | None:
+    """That a single run of the answer may miss the SLO, and what to take instead, in words; None where it may not."""
+    answer = plan.answer
+    if answer is None or answer.interval is None or not plan.may_miss:
+        return None
+    larger = next_size(plan)
+    if larger is None:
+        instead = "no larger size that was simulated holds; allow more time, or send less"
+    else:
+        instead = f"the next size to take is {larger.candidate.text}: {_with_range(larger)}"
+    return f"it holds over all seeds, but a single run may miss it ({_range(answer.interval)}); {instead}"
+
+
+def _with_range(one: Prediction) -> str:
+    return format_duration(one.values_ns[0]) + (f" ({_range(one.interval)})" if one.interval is not None else "")
+
+
+def _range(interval: Interval) -> str:
+    return f"{format_duration(interval.low)} to {format_duration(interval.high)}"
+
+
 def _held(one: Prediction) -> float | None:
     return one.held_bytes
 
@@ -254,13 +308,14 @@ def sentence(plan: Plan) -> str:
         parts.append(f"has room for {plan.headroom:.0%} more load")
     if plan.cost is not None and plan.price is not None:
         parts.append(f"costs {plan.price.text(plan.cost.per_hour)} an hour, {plan.price.text(plan.cost.per_million)} per million requests")
-    spread = (
-        f", {format_duration(answer.interval.low)} to {format_duration(answer.interval.high)} in a single run" if answer.interval else ""
-    )
+    spread = f", {_range(answer.interval)} in a single run" if answer.interval and not plan.may_miss else ""
+    missed = miss_text(plan)
+    risk = "" if missed is None else f"; {missed}"
     limits = (
         f"; {plan.limit.what} limits: {_without(plan.limit, slo.bound_ns)}" if plan.limit is not None else "; it is the smallest there is"
     )
-    return f"Take {answer.candidate.text}: {name} is {value} of {bound}{spread}; it {_and(parts)}{limits}."
+    it = answer.candidate.text if missed is not None else "it"
+    return f"Take {answer.candidate.text}: {name} is {value} of {bound}{spread}{risk}; {it} {_and(parts)}{limits}."
 
 
 def _without(limit: Limit, bound_ns: int) -> str:
@@ -346,14 +401,16 @@ def _of_the_curve(measured: Measured) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _notes(measured: Measured, found: Sequence[Found], answer: Prediction | None) -> tuple[str, ...]:
+def _notes(measured: Measured, found: Sequence[Found], answer: Prediction, seeds: int) -> tuple[str, ...]:
     notes = [*measured.starts.notes]
     notes += left_out((one.family, one.why) for one in found if one.why)
-    if answer is not None and answer.candidate.family in (ELASTIC, LAZY, COLD):
+    if answer.candidate.family in (ELASTIC, LAZY, COLD):
         notes.append(
             f"{answer.candidate.family} loads while it serves, and on a real device loads slow down what runs beside them, which is not in "
             "the simulation: under load it comes out too well here, so measure it before you rely on it (bench burst, then bench validate)"
         )
+    if seeds < LEAST_SEEDS:
+        notes.append(f"{seeds} seed{'s' if seeds > 1 else ''} cannot tell how single runs differ: give --seeds {LEAST_SEEDS} or more")
     if not measured.memory.known:
         notes.append("what a slot holds is not known, so the plan has no memory in it: measure the curve with two numbers of slots")
     threads = measured.own_settings.get("threads")

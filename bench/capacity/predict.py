@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bench.capacity.simulation import Simulated
     from bench.load.schedule import Schedule
 
+LEAST_SEEDS = 5  # for an interval: with two, Student's factor alone is 13
 _FAILED = np.inf
 _WIDEST = 100.0  # of a logarithm: beyond that an interval says nothing, and its end is no number any more
 # Two-sided 95 % points of Student's t by degrees of freedom, then the normal's.
@@ -35,7 +36,7 @@ class Prediction:
     """Of one candidate, all seeds together. Times in ns, memory in bytes (None: not known).
 
     p50_ns, p99_ns: of the answered arrivals; None without any. values_ns: the figure of each SLO, in their order; interval:
-    where the first of them lies in a further run (95 %), None with one seed. attainment: the share of all arrivals answered
+    where the first of them lies in a further run (95 %), None with fewer than five seeds. attainment: the share of all arrivals answered
     within the first SLO's time. holds: every SLO and the goodput. held_bytes: mean over the time; peak_bytes: the most
     that was held at once; replica_bytes: the most that one replica may hold, which has to fit on its device. replicas,
     slots: means over the time. busy: the share of that slot time in which requests were served.
@@ -105,7 +106,7 @@ def predict(
         p50_ns=p50,
         p99_ns=p99,
         values_ns=values,
-        interval=further_run(each),
+        interval=further_run(each, float(answered.min(initial=math.inf)) if len(answered) else 0.0),
         attainment=attainment,
         shed_share=float(1 - len(answered) / len(pooled)),
         holds=holds,
@@ -121,15 +122,15 @@ def percentile_of(values: NDArray[np.float64], percent: float) -> float | None:
     return float(np.partition(values, rank)[rank])
 
 
-def further_run(each: Sequence[float | None]) -> Interval | None:
-    """Where the figure of one more run would lie, 95 %: Student's prediction interval on a logarithmic scale. None with
-    fewer than two runs, or one without a figure."""
-    if len(each) < 2 or any(value is None or value <= 0 for value in each):
+def further_run(each: Sequence[float | None], least: float = 0.0) -> Interval | None:
+    """Where the figure of one more run would lie, 95 %: Student's prediction interval on a logarithmic scale, and nothing of it below
+    `least`, which no answer can be. None with fewer than five runs, whose spread is hardly known, or one without a figure."""
+    if len(each) < LEAST_SEEDS or any(value is None or value <= 0 for value in each):
         return None
     logs = np.log(np.array(each, np.float64))
     reach = min(_WIDEST, t_point(len(logs) - 1) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(logs)))
     middle = float(logs.mean())
-    return Interval(low=math.exp(middle - reach), high=math.exp(middle + reach))
+    return Interval(low=max(least, math.exp(middle - reach)), high=math.exp(middle + reach))
 
 
 def t_point(freedom: int) -> float:

@@ -16,14 +16,14 @@ PEAK, LENGTH, BURSTINESS = "peak", "burst length", "cv of the gaps"
 _PEAKS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 _LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _CVS = (0.0, 1.0, 2.0, 4.0)
-_SEEDS = 3
+_SEEDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
     """One load beside the planned one. what: peak, burst length (both as factors), or cv of the gaps (as it is). planned:
     whether it is the load of the plan. chosen: what the plan's answer would do with it. answer: the smallest size of
-    the same family that holds; None where none does."""
+    the same family that holds, of the planned load the plan's own; None where none does."""
 
     what: str
     value: float
@@ -33,7 +33,8 @@ class Variation:
 
 
 def sensitivity(search: Search, candidate: Candidate, progress: Callable[[str], None]) -> tuple[Variation, ...]:
-    """Every variation with up to three seeds; what the load does not allow is left out."""
+    """Every variation with up to five seeds, the planned load with all of them, as the plan has it; what the load does not allow is
+    left out."""
     seeds = search.seeds[:_SEEDS]
     offered = dataclasses.replace(search.offered, schedules=search.offered.schedules[: len(seeds)])
     own_cv = offered.cv
@@ -65,6 +66,9 @@ def _changed(change: Callable[[float], Offered | None], value: float) -> Offered
 def _variation(
     search: Search, candidate: Candidate, what: str, value: float, planned: bool, offered: Offered, seeds: Sequence[int]
 ) -> Variation:
+    if planned:  # the plan's own answer: it may not contradict itself
+        chosen = search.predict(candidate, whole=True)
+        return Variation(what=what, value=value, planned=True, chosen=chosen, answer=candidate if chosen.holds else None)
     there = dataclasses.replace(search, offered=offered, seeds=seeds, done={})
     chosen = predict(candidate, search.measured, offered, search.goal, search.rules, seeds)
     there.done[candidate] = chosen

@@ -227,7 +227,7 @@ def _simulate(arm: ArmRecords, measured: Measured, how: Served, seed: int) -> Fl
 def _compared(simulated: Sequence[Floats], response: Floats, runs: Sequence[NDArray[np.bool_]], percent: float) -> Compared:
     least = _LEAST_FOR_P99 if percent > 50 else 1
     each = [_p(times, percent, least=least) for times in simulated]
-    spread = further_run(each)
+    spread = further_run(each, min((float(times.min()) for times in simulated if len(times)), default=0.0))
     single = [value for chosen in runs for value in [_p(response[chosen], percent, least=least)] if value is not None]
     return Compared(
         predicted_ns=_p(np.concatenate(list(simulated)), percent, least=least) if any(value is not None for value in each) else None,

@@ -41,6 +41,7 @@ def validate(
 
     Example: bench validate results/PLAN results/BURST results/BURST-2 --slo 100ms
     """
+    from bench.capacity.predict import LEAST_SEEDS
     from bench.capacity.refutation import against_measurement
     from bench.capacity.saved_plan import read_plan, whole_or_gone
     from bench.capacity.saved_validation import save_validation
@@ -50,8 +51,8 @@ def validate(
     from bench.records import RunFolder
     from bench.report.build import build_page, write_html
 
-    if not 2 <= seeds <= _MOST_SEEDS:
-        raise BenchError(f"--seeds is {seeds}, and must be at least 2 (an interval needs two) and at most {_MOST_SEEDS:,}")
+    if not LEAST_SEEDS <= seeds <= _MOST_SEEDS:
+        raise BenchError(f"--seeds is {seeds}, and must be at least {LEAST_SEEDS} (an interval needs them) and at most {_MOST_SEEDS:,}")
     slo_ns = None if slo is None else parse_slo_time_ns(slo)
     usable = None if memory is None else parse_size_bytes(memory, "--memory")
     RunFolder.check_writable(results)

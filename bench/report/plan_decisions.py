@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench.capacity.candidates import ELASTIC
-from bench.capacity.plan import why_chosen
+from bench.capacity.plan import miss_text, why_chosen
 from bench.capacity.refutation import Outcome, against_measurement
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
 from bench.capacity.sizes import PLAN, right_of
@@ -72,6 +72,9 @@ def _decisions(plan: Plan) -> Iterator[str]:
         each = "each replica with" if candidate.replicas > 1 or candidate.maximum > 1 else "with"
         held = "" if answer.replica_bytes is None else f"; it needs {format_size(answer.replica_bytes)} of {plan.memory_kind} memory"
         yield f"**Start {candidate.text}**: {each} `{candidate.command}{settings}`{held}."
+    risk = miss_text(plan)
+    if risk is not None:
+        yield f"**A single run may miss the SLO**: {risk}."
     why = why_chosen(plan)
     if why is not None:
         yield f"**Why this one**: {why}."
@@ -112,7 +115,9 @@ def _changes(plan: Plan) -> Iterator[str]:
         if plan.holds and worse:
             one = min(worse, key=lambda variation: variation.value)
             then = "nothing that is allowed holds it" if one.answer is None else f"it takes {one.answer.text}"
-            yield f"**If {form.format(one.value)}**, the planned size has {format_duration(one.chosen.values_ns[0])}; {then}."
+            spread, bound = one.chosen.interval, plan.goal.slo.bound_ns
+            near = " (a single run may still hold it)" if spread is not None and spread.low <= bound else ""
+            yield f"**If {form.format(one.value)}**, the planned size has {format_duration(one.chosen.values_ns[0])}{near}; {then}."
 
 
 def _trust(plan: Plan, validation: Validation | None, measured: Outcome | None = None) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.capacity.candidates import SCALE_OUT
-from bench.capacity.plan import why_chosen
+from bench.capacity.plan import miss_text, why_chosen
 from bench.capacity.sensitivity import BURSTINESS
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
@@ -40,6 +40,7 @@ def plan_page(plan: Plan, name: str, record: Mapping[str, Any], pictures: Sequen
     """Every number comes from `plan`; `record` is its `run.json`."""
     badges = [
         ("INVALID", "bad") if plan.invalid else ("holds", "good") if plan.holds else ("NOTHING HOLDS", "bad"),
+        *([("A SINGLE RUN MAY MISS", "bad")] if plan.may_miss and not plan.invalid else []),
         *([("CPU result", "plain")] if plan.on_cpu else []),
     ]
     return Page(
@@ -107,6 +108,9 @@ def statements(plan: Plan) -> list[str]:
     why = why_chosen(plan)
     if why is not None:
         found.append(f"why {plan.answer.candidate.text if plan.answer else ''}: {why}")
+    risk = miss_text(plan)
+    if risk is not None:
+        found.append(f"single runs: {risk}")
     if plan.limit is not None:
         found.append(f"what limits: {plan.limit.what}; {plan.limit.why}")
     said = [f"{rule.name}: {rule.slots if rule.slots is not None else '-'}" for rule in plan.rules_of_thumb]
@@ -185,7 +189,8 @@ def sensitivity_table(plan: Plan) -> Table:
             "smallest that holds",
         ),
         rows=tuple(rows),
-        note="One thing is changed at a time. A trace's peak is all of its rate; its gaps are drawn anew within each second.",
+        note="One thing is changed at a time. A trace's peak is all of its rate; its gaps are drawn anew within each second. "
+        "Other loads are drawn with at most five seeds: a figure near the SLO may lie on either side of it.",
     )
 
 
