@@ -218,6 +218,34 @@ def test_real_traces_are_planned_end_to_end(
     assert {one["what"] for one in told["variations"]} == ({"peak", "burst length", "cv of the gaps"} if vary else set())
 
 
+def test_nothing_that_holds_is_a_missed_gate_and_the_folder_stays(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("plan", "--curve", curve, "--arrivals", "poisson:rate=900,duration=5s", "--slo", "p99=60ms", "--seeds", 1, "--max-replicas", 1)
+    for number, more in enumerate(((), ("--json",))):
+        capsys.readouterr()
+        assert run(*given, "--modes", "warm-pool", "--no-sensitivity", "--results", tmp_path / str(number), *more) == 1
+        out, err = capsys.readouterr()
+        assert "Nothing holds p99 <= 60.0 ms" in out and err == ""
+        (folder,) = (tmp_path / str(number)).iterdir()
+        assert not read_plan(folder).plan.holds and (folder / "report.html").is_file()
+
+
+def test_a_coarse_clock_is_told_of(curve: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "coarse.csv"
+    trace.write_text("time\n" + "".join(f"{tick * 3}\n" * 4 for tick in range(100)), "utf-8")
+    assert run("trace", trace, "-o", tmp_path / "raw.parquet", "--unit", "s") == 0
+    assert run("trace", trace, "-o", tmp_path / "spread.parquet", "--unit", "s", "--spread", "3s") == 0
+    for name, told in (("raw", True), ("spread", False)):
+        given = ("--schedule", tmp_path / f"{name}.parquet", "--slo", "p99=1s", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity")
+        assert run("plan", "--curve", curve, *given, "--results", tmp_path / name) == 0
+        (folder,) = (tmp_path / name).iterdir()
+        notes = [note for note in read_plan(folder).plan.notes if "clock" in note]
+        assert [note.partition(",")[0] for note in notes] == ([f"the clock's tick of {name}.parquet is 3s"] if told else [])
+    with_trace = ("--trace", shared_traces() / "mooncake_conversation_first20min.jsonl", "--slo", "p99=1s", "--seeds", 1)
+    assert run("plan", "--curve", curve, *with_trace, "--modes", "warm-pool", "--no-sensitivity", "--results", tmp_path / "trace") == 0
+    (folder,) = (tmp_path / "trace").iterdir()
+    assert "tick of mooncake_conversation_first20min.jsonl" in (folder / "report.html").read_text()
+
+
 def test_a_trace_that_tells_its_format_needs_no_other_step(curve: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = shared_traces() / "azure_llm_code_2023.csv"
     given = ("--curve", curve, "--trace", trace, "--slo", "p99=2s", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity")

@@ -309,12 +309,12 @@ def sentence(plan: Plan) -> str:
     if plan.cost is not None and plan.price is not None:
         parts.append(f"costs {plan.price.text(plan.cost.per_hour)} an hour, {plan.price.text(plan.cost.per_million)} per million requests")
     spread = f", {_range(answer.interval)} in a single run" if answer.interval and not plan.may_miss else ""
-    missed = miss_text(plan)
-    risk = "" if missed is None else f"; {missed}"
+    single = miss_text(plan)
+    risk = "" if single is None else f"; {single}"
     limits = (
         f"; {plan.limit.what} limits: {_without(plan.limit, slo.bound_ns)}" if plan.limit is not None else "; it is the smallest there is"
     )
-    it = answer.candidate.text if missed is not None else "it"
+    it = answer.candidate.text if single is not None else "it"
     return f"Take {answer.candidate.text}: {name} is {value} of {bound}{spread}{risk}; {it} {_and(parts)}{limits}."
 
 

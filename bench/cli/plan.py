@@ -12,7 +12,7 @@ import typer
 
 from bench.cli import options
 from bench.cli.app import app
-from bench.errors import BenchError
+from bench.errors import EXIT_GATE_MISSED, BenchError
 from bench.units import format_size, parse_duration_ns, parse_size_bytes
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def plan(
 
     The answer comes first, in one sentence; then each way to serve (warm-pool, elastic, scale-out, lazy, cold-load) with the
     smallest size that holds, what it holds in memory and what limits it. The plan is kept in a folder of its own, for
-    `bench validate` and `bench notebook`.
+    `bench validate` and `bench notebook`. Where nothing holds, it names what comes closest, and exits with 1.
 
     Examples: bench plan --curve results/CURVE --coldstart results/COLD --arrivals train:base=5,peak=40,hold=10s,rest=30s,spikes=10
     --slo p99=300ms --memory 16GiB --price 2.5/h
@@ -137,15 +137,17 @@ def plan(
             price=priced,
             vary=sensitivity,
             memory_by=by,
-            notes=others,
+            notes=(*others, *_coarse_clock(trace or schedule, offered)),
             progress=progress,
         )
         progress("report")
         path = _keep(results, made, measured, offered)
     if as_json:
         typer.echo(json.dumps({"run": str(path), **_plain(made)}, indent=2, allow_nan=False))
-        return
-    _show(path)
+    else:
+        _show(path)
+    if not made.holds:
+        raise typer.Exit(EXIT_GATE_MISSED)
 
 
 def _one_load(arrivals: str | None, schedule: Path | None, trace: Path | None) -> None:
@@ -176,6 +178,20 @@ def _offered(arrivals: str | None, schedule: Path | None, trace: Path | None, se
             "and give that with --schedule"
         ) from None
     return of_schedule(read, f"{trace.name} ({read.provenance['format']})", seeds)
+
+
+def _coarse_clock(file: Path | None, offered: Offered) -> tuple[str, ...]:
+    """What `bench trace` warns of, for a trace that is planned for as it is."""
+    from bench.load.traces.told import coarse_tick_ns
+
+    tick_ns = None if file is None else coarse_tick_ns(offered.schedules[0].intended_ns)
+    if file is None or tick_ns is None:
+        return ()
+    tick = f"{tick_ns / 1e9:g}s"
+    return (
+        f"the clock's tick of {file.name} is {tick}, and all arrivals of one come at once, so the response times are those of jolts: draw "
+        f"each from its tick (bench trace TRACE --spread {tick} -o load.parquet), and plan for that (--schedule load.parquet)",
+    )
 
 
 def _measured(curve: Path, coldstart: Path | None, anyway: bool) -> Measured:
