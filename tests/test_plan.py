@@ -14,12 +14,13 @@ from plan_runs import BASE, ENGINE_MB, MB, MS, OVERHEAD_NS, SERVICE_NS, SLOT, cu
 
 from bench.analysis.statistics import Interval
 from bench.capacity.candidates import COLD, ELASTIC, FAMILIES, LAZY, SCALE_OUT, WARM, Candidate, Rules
+from bench.capacity.choice import MEAN, miss_text, next_size, why_chosen
 from bench.capacity.cost import cost, parse_price
 from bench.capacity.goal import parse_goal
 from bench.capacity.limits import COMPUTE, MEMORY, START
 from bench.capacity.measured import HeldMemory, fit, read_measured, write_measured
 from bench.capacity.offered import Offered, of_process, of_schedule, with_cv, with_length, with_peak, with_rate
-from bench.capacity.plan import MEAN, Plan, make_plan, miss_text, next_size, sentence, why_chosen
+from bench.capacity.plan import Plan, make_plan, sentence
 from bench.capacity.predict import further_run, predict, replica_bytes, simulate_one
 from bench.capacity.rules_of_thumb import erlang_c, erlang_c_slots, rules_of_thumb
 from bench.capacity.search import Bounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,28 @@ def unlike(saved: SavedRun, how: Served, measured: Measured) -> str | None:
         f"served with {', '.join(f'{name}={own[name]}' for name in other)}, and the curve was measured with "
         f"{', '.join(f'{name}={curve[name]}' if name in curve else f'{name} not set' for name in other)}"
     )
+
+
+def thread_notes(runs: Sequence[SavedRun], measured: Measured) -> list[str]:
+    """What is to be said of runs that left the threads of a slot to the server, or do not tell them. Those with another number than the
+    curve's are left out (`unlike`)."""
+    wanted = measured.own_settings.get("threads")
+    if wanted is None:
+        return []
+    told = [settings_of(run) for run in runs]
+    free, silent = sum(one is not None and "threads" not in one for one in told), sum(one is None for one in told)
+    notes = []
+    if free:
+        notes.append(
+            f"{free} of {len(runs)} runs left the number of threads to the server, and the curve was measured with threads={wanted}, so "
+            f"their service times may be others: give it to the arm, as in bench burst --arms warm-pool:pool=2,threads={wanted}"
+        )
+    if silent:
+        notes.append(
+            f"{silent} of {len(runs)} runs do not say how many threads a slot had, so it is not known whether they were served with "
+            f"threads={wanted} as the curve was (bench serve --set threads={wanted})"
+        )
+    return notes
 
 
 def _plain(settings: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bench.analysis.load_run import ArmRecords, read_arm
 from bench.analysis.statistics import median
 from bench.capacity.predict import further_run, percentile_of, replica_bytes, simulate_one
-from bench.capacity.served import Served, differences, outside_the_model, served, settings_of, unlike
+from bench.capacity.served import Served, differences, outside_the_model, served, thread_notes, unlike
 from bench.capacity.sizes import Score, score_sizes, sentence
 from bench.errors import BenchError
 from bench.records import SavedRun
@@ -382,27 +382,6 @@ def validate(
         inside=sum(one.p99.inside is True for one in cases),
         scores=scores,
         left_out=tuple(left_out),
-        notes=tuple(_threads(runs, measured)),
+        notes=tuple(thread_notes(runs, measured)),
     )
     return dataclasses.replace(made, sentence=sentence(made))
-
-
-def _threads(runs: Sequence[SavedRun], measured: Measured) -> list[str]:
-    """Those with another number are left out; others leave it to the server, or tell nothing of it."""
-    wanted = measured.own_settings.get("threads")
-    if wanted is None:
-        return []
-    told = [settings_of(run) for run in runs]
-    free, silent = sum(one is not None and "threads" not in one for one in told), sum(one is None for one in told)
-    notes = []
-    if free:
-        notes.append(
-            f"{free} of {len(runs)} runs left the number of threads to the server, and the curve was measured with threads={wanted}, so "
-            f"their service times may be others: give it to the arm, as in bench burst --arms warm-pool:pool=2,threads={wanted}"
-        )
-    if silent:
-        notes.append(
-            f"{silent} of {len(runs)} runs do not say how many threads a slot had, so it is not known whether they were served with "
-            f"threads={wanted} as the curve was (bench serve --set threads={wanted})"
-        )
-    return notes

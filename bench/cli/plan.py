@@ -307,7 +307,7 @@ def _above_zero(text: str, name: str) -> int:
 
 def _memory_by(text: str | None, beside: Sequence[Path]) -> str:
     """What is free in between helps only where something else uses it: another model, or what the user knows of."""
-    from bench.capacity.plan import MEAN, PEAK
+    from bench.capacity.choice import MEAN, PEAK
 
     if text is None:
         return MEAN if beside else PEAK

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.capacity.candidates import FAMILIES
-from bench.capacity.plan import MEAN
+from bench.capacity.choice import MEAN
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
 from bench.report.colours import arm_colour
 from bench.report.figure_style import STYLE, log_time_axis, svg_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench.capacity.candidates import ELASTIC
-from bench.capacity.plan import miss_text, why_chosen
+from bench.capacity.choice import miss_text, why_chosen
 from bench.capacity.refutation import Outcome, against_measurement
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
 from bench.capacity.sizes import PLAN, right_of

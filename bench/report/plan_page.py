@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.capacity.candidates import SCALE_OUT
-from bench.capacity.plan import miss_text, why_chosen
+from bench.capacity.choice import miss_text, why_chosen
 from bench.capacity.sensitivity import BURSTINESS
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
