@@ -229,6 +229,13 @@ def test_nothing_that_holds_is_a_missed_gate_and_the_folder_stays(curve: Path, t
         assert not read_plan(folder).plan.holds and (folder / "report.html").is_file()
 
 
+def test_slots_beyond_the_curve_are_told_of(curve: Path, tmp_path: Path) -> None:
+    given = ("--arrivals", LOAD, "--slo", "p99=1s", "--seeds", 1, "--modes", "warm-pool", "--no-sensitivity", "--results", tmp_path)
+    assert run("plan", "--curve", curve, *given, "--max-slots", 99) == 0
+    (folder,) = tmp_path.iterdir()
+    assert "--max-slots 99 is more than the curve has: at most 8 slots a replica were tried" in read_plan(folder).plan.notes
+
+
 def test_a_coarse_clock_is_told_of(curve: Path, tmp_path: Path) -> None:
     trace = tmp_path / "coarse.csv"
     trace.write_text("time\n" + "".join(f"{tick * 3}\n" * 4 for tick in range(100)), "utf-8")

@@ -13,7 +13,7 @@ import pytest
 from plan_runs import BASE, ENGINE_MB, MS, SLOT, load_run, load_runs, measured
 
 from bench.capacity.served import served
-from bench.capacity.sizes import PLAN, Guess, Score, Tally, is_right, right_of
+from bench.capacity.sizes import PLAN, Guess, Score, Tally, is_right, right_of, sentence
 from bench.capacity.starts import no_starts
 from bench.capacity.validation import Compared, Validation, runs_to_compare, validate
 from bench.errors import BenchError
@@ -210,6 +210,11 @@ def test_an_error_is_relative_and_unknown_where_something_is_missing() -> None:
     assert Compared(predicted_ns=120.0, measured_ns=None, **one).error is None
     assert Compared(predicted_ns=120.0, measured_ns=100.0, **one).inside is None
     assert Compared(predicted_ns=120.0, measured_ns=100.0, **{**one, "low_ns": 90.0, "high_ns": 99.0}).inside is False
+
+
+def test_an_error_beyond_ten_times_is_a_factor(made: Validation) -> None:
+    far = dataclasses.replace(made, median_error=0.5, worst_error=1452.63)
+    assert "off by 50.0% in the median and by a factor of 1,454 at worst" in sentence(far)
 
 
 def test_every_mode_is_predicted_with_its_own_settings(tmp_path: Path) -> None:

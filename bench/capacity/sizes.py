@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PLAN = "this plan"
 _DRAWS = 10
+_FACTOR = 10.0
 _ENOUGH, _TOO_FEW, _EITHER = "enough", "too few", "either"
 
 
@@ -191,6 +192,11 @@ def right_of(scores: Sequence[Score]) -> dict[str, Tally]:
     return found
 
 
+def off_text(error: float, digits: int = 1) -> str:
+    """An absolute relative error as a percentage; from ten times on as a factor, which only a prediction above can have."""
+    return f"{error:.{digits}%}" if error < _FACTOR else f"a factor of {1 + error:,.0f}"
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
@@ -201,8 +207,8 @@ def sentence(made: Validation) -> str:
         return f"{_count(made.runs, 'run')} had too few answers for a P99, so its error cannot be told: 100 are needed."
     noise = "" if made.noise is None else f", where it differs by {made.noise:.1%} from run to run"
     text = (
-        f"In {_count(len(made.cases), 'case')} ({_count(made.runs, 'run')}) the predicted P99 is off by {made.median_error:.1%} "
-        f"in the median and by {made.worst_error:.0%} at worst{noise}; "
+        f"In {_count(len(made.cases), 'case')} ({_count(made.runs, 'run')}) the predicted P99 is off by {off_text(made.median_error)} "
+        f"in the median and by {off_text(made.worst_error, 0)} at worst{noise}; "
         f"{made.inside} of {len(made.cases)} lie where the simulation expects them"
     )
     counts = right_of(made.scores)

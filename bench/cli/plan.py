@@ -137,7 +137,7 @@ def plan(
             price=priced,
             vary=sensitivity,
             memory_by=by,
-            notes=(*others, *_coarse_clock(trace or schedule, offered)),
+            notes=(*others, *_fewer_slots(max_slots, len(measured.levels)), *_coarse_clock(trace or schedule, offered)),
             progress=progress,
         )
         progress("report")
@@ -178,6 +178,12 @@ def _offered(arrivals: str | None, schedule: Path | None, trace: Path | None, se
             "and give that with --schedule"
         ) from None
     return of_schedule(read, f"{trace.name} ({read.provenance['format']})", seeds)
+
+
+def _fewer_slots(most: int | None, measured: int) -> tuple[str, ...]:
+    if most is None or most <= measured:
+        return ()
+    return (f"--max-slots {most} is more than the curve has: at most {measured} slots a replica were tried",)
 
 
 def _coarse_clock(file: Path | None, offered: Offered) -> tuple[str, ...]:

@@ -91,8 +91,8 @@ def frontier(plan: Plan) -> Picture | None:
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4)
         data = svg_of(figure, f"{plan.subject}; {plan.load.text}")
     cut = sum(one.value_ns > ceiling for one in known)
-    note = f" {cut} that take longer than {format_duration(ceiling)} are drawn there." if cut else ""
-    note += f" {len(whole) - len(known)} that hold more are not drawn." if len(known) < len(whole) else ""
+    note = f" Sizes that take longer than {format_duration(ceiling)} are drawn there ({cut})." if cut else ""
+    note += f" Sizes that hold more are not drawn ({len(whole) - len(known)})." if len(known) < len(whole) else ""
     return Picture(
         name="plan-frontier",
         title="Memory held, and the response time that it buys",

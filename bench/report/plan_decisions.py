@@ -9,7 +9,7 @@ from bench.capacity.candidates import ELASTIC
 from bench.capacity.choice import miss_text, why_chosen
 from bench.capacity.refutation import Outcome, against_measurement
 from bench.capacity.sensitivity import BURSTINESS, LENGTH, PEAK
-from bench.capacity.sizes import PLAN, right_of
+from bench.capacity.sizes import PLAN, off_text, right_of
 from bench.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _trust(plan: Plan, validation: Validation | None, measured: Outcome | None =
             else "That is too much to size by: measure the load itself."
         )
         yield (
-            f"**The predicted P99 was off by {validation.median_error:.1%} in the median, {validation.worst_error:.0%} at worst**, over "
+            f"**The predicted P99 was off by {off_text(validation.median_error)} in the median, {off_text(validation.worst_error, 0)} at worst**, over "
             f"{validation.runs} runs that were not fitted. {margin}"
         )
         for case in measured.either if measured is not None else ():

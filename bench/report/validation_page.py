@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bench.capacity.validation import Validation
 
 _MOST_SPIKES = 200
+_FACTOR = 10.0  # an error beyond ten times is told as a factor
 _MARKS = {True: "✓", False: "✗", None: "?"}
 METHOD = (
     (
@@ -256,7 +257,7 @@ def _between(low: float | None, high: float | None) -> str:
 
 
 def _signed(error: float | None) -> str:
-    return "-" if error is None else f"{error:+.1%}"
+    return "-" if error is None else f"{error:+.1%}" if error < _FACTOR else f"x{1 + error:,.0f}"
 
 
 def _yes(inside: bool | None) -> str:

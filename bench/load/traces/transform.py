@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bench.errors import BenchError
 from bench.load.arrivals import MAX_ARRIVALS, duration_text
+from bench.units import format_duration
 
 Ints = NDArray[np.int64]
 SPREAD_AUTO = -1
@@ -89,7 +90,7 @@ def window(arrivals: Arrivals, start_ns: int, end_ns: int | None) -> Arrivals:
     last = len(arrivals.times_ns) if end_ns is None else int(np.searchsorted(arrivals.times_ns, end_ns, side="left"))
     if first >= last:
         shown = f"{duration_text(start_ns)}:{'' if end_ns is None else duration_text(end_ns)}"
-        raise BenchError(f"--window {shown} holds no arrival: the trace lasts {duration_text(arrivals.duration_ns)}")
+        raise BenchError(f"--window {shown} holds no arrival: the trace lasts {format_duration(arrivals.duration_ns)}")
     return Arrivals(
         times_ns=arrivals.times_ns[first:last] - start_ns, duration_ns=end - start_ns, extra=arrivals.extra.slice(first, last - first)
     )
