@@ -104,7 +104,7 @@ _RULES: Mapping[str, Rule] = {
         versions=record(),
         seeds=record(),
         hashes=record(schedule_sha256=text()),
-        target=nullable(record(model=text(), server_parameters=nullable(record()))),
+        target=nullable(record(model=text(), server_parameters=nullable(record(settings=nullable(record()))))),
         schedule=record(arrivals=whole(), duration_ns=whole(), provenance=record()),
         workers=whole(1, 10**6),
         started_at=text(),

@@ -53,9 +53,11 @@ class PoolSettings:
             raise BenchError("--idle-timeout and --health-interval must not be negative")
 
     def described(self) -> dict[str, object]:
-        """What a client may know of how it is served, so that its records say what they measured."""
+        """What a client may know of how it is served, so that its records say what they measured; `settings`: the runtime's, with the
+        threads of a slot; limits that are null are none."""
         sizes = {"min": self.min, "max": self.max} if self.mode == "elastic" else {"pool_size": self.size}
-        return {"mode": self.mode, **sizes, "sharing": self.sharing}
+        limits = {name: getattr(self, name) for name in ("queue_limit", "acquire_timeout_ns", "idle_timeout_ns")}
+        return {"mode": self.mode, **sizes, "sharing": self.sharing, **limits, "settings": self.runtime_options()}
 
     @property
     def ceiling(self) -> int:

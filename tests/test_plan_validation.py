@@ -184,7 +184,7 @@ def test_runs_with_other_settings_than_the_curve_are_no_part_of_a_case(tmp_path:
 
 
 def test_what_a_run_does_not_tell_of_its_threads_is_not_denied(tmp_path: Path) -> None:
-    """An arm that was left to choose; a server that somebody else started; one whose flags were kept."""
+    """An arm that was left to choose; a server that somebody else started; one whose flags were kept; one that said it itself."""
     free, silent, told = (load_run(tmp_path / name, BURST, seed=4, slots=3) for name in ("free", "silent", "told"))
     for run, more in ((silent, {}), (told, {"server": {"flags": ["--mode=warm-pool", "--pool-size=3", "--set=threads=1"]}})):
         record = json.loads((run / "run.json").read_text())
@@ -192,11 +192,22 @@ def test_what_a_run_does_not_tell_of_its_threads_is_not_denied(tmp_path: Path) -
         record["target"] = {"server_parameters": {"mode": "warm-pool", "pool_size": 3, "sharing": "engine"}}
         (run / "run.json").write_text(json.dumps({**record, **more}))
 
+    record["target"]["server_parameters"] |= {
+        "settings": {"threads": "1"},
+        "queue_limit": 7,
+        "acquire_timeout_ns": None,
+        "idle_timeout_ns": 10**9,
+    }
+    itself = load_run(tmp_path / "itself", BURST, seed=4, slots=3)
+    (itself / "run.json").write_text(json.dumps(record))
+    rules = served(open_run(itself)).rules
+    assert (rules.queue_limit, rules.acquire_timeout_ns, rules.idle_timeout_ns) == (7, None, 10**9)
+
     def notes(*runs: Path) -> tuple[str, ...]:
         known = measured(settings={"threads": "1"})
         return validate(known, [open_run(run) for run in runs], plan="p", slo_ns=None, memory_bytes=None, seeds=range(2)).notes
 
-    assert notes(told) == ()
+    assert notes(told) == () == notes(itself)
     assert notes(silent) == (
         "1 of 1 runs do not say how many threads a slot had, so it is not known whether they were served with threads=1 as the curve was "
         "(bench serve --set threads=1)",

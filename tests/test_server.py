@@ -163,6 +163,7 @@ def test_health_and_metadata(shared: Server) -> None:
     about = json.loads(shared.ask("GET", "/v2")[2])
     assert "binary_tensor_data" in about["extensions"]
     assert about["parameters"]["mode"] == "warm-pool" and about["parameters"]["pool_size"] >= 1
+    assert int(about["parameters"]["settings"]["threads"]) >= 1 and about["parameters"]["idle_timeout_ns"] == 30 * 10**9
     described = json.loads(shared.ask("GET", "/openapi.json")[2])["paths"][INFER]["post"]["requestBody"]["content"]["application/json"]
     (tensor,) = described["schema"]["properties"]["inputs"]["items"]["oneOf"]
     assert [size["maximum"] for size in tensor["properties"]["shape"]["prefixItems"]] == [8, ELEMENTS]

@@ -73,12 +73,12 @@ def differences(saved: SavedRun, measured: Measured) -> list[str]:
 
 
 def settings_of(saved: SavedRun) -> dict[str, str] | None:
-    """The runtime settings that its server was given: of the arm, or of the server's flags. None where the run does not tell, as
-    with a server that somebody else started."""
-    setup, flags = saved.run.get("setup"), (saved.run.get("server") or {}).get("flags")
-    if setup is None and flags is None:
+    """The runtime settings of its server: what the arm or the server's flags gave, and what the server said of itself. None where the
+    run does not tell, as with a server that is not the reference server."""
+    setup, flags, told = saved.run.get("setup"), (saved.run.get("server") or {}).get("flags"), _told(saved).get("settings")
+    if setup is None and flags is None and told is None:
         return None
-    given = dict((setup or {}).get("settings") or {})
+    given = {**(told or {}), **((setup or {}).get("settings") or {})}
     for flag in flags or ():
         name, is_set, value = str(flag).removeprefix("--set=").partition("=")
         if str(flag).startswith("--set=") and is_set:
@@ -160,8 +160,20 @@ def _options(saved: SavedRun) -> tuple[Mapping[str, Any], str | None]:
     setup = saved.run.get("setup") or {}
     if setup.get("mode") in _MODES:
         return setup.get("options") or {}, setup["mode"]
-    told = (saved.run.get("target") or {}).get("server_parameters") or {}
-    return {"pool": told.get("pool_size", 1), **{name: told[name] for name in ("min", "max", "sharing") if name in told}}, told.get("mode")
+    told = _told(saved)
+    given = {"pool": told.get("pool_size", 1), **{name: told[name] for name in ("min", "max", "sharing") if name in told}}
+    if told.get("queue_limit") is not None:
+        given["queue"] = told["queue_limit"]
+    given |= {
+        name: f"{told[key]}ns"
+        for name, key in (("acquire", "acquire_timeout_ns"), ("idle", "idle_timeout_ns"))
+        if told.get(key) is not None
+    }
+    return given, told.get("mode")
+
+
+def _told(saved: SavedRun) -> Mapping[str, Any]:
+    return (saved.run.get("target") or {}).get("server_parameters") or {}
 
 
 def _load(saved: SavedRun) -> tuple[str, str]:

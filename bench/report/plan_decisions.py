@@ -133,8 +133,8 @@ def _trust(plan: Plan, validation: Validation | None, measured: Outcome | None =
             else "That is too much to size by: measure the load itself."
         )
         yield (
-            f"**The predicted P99 was off by {off_text(validation.median_error)} in the median, {off_text(validation.worst_error, 0)} at worst**, over "
-            f"{validation.runs} runs that were not fitted. {margin}"
+            f"**The predicted P99 was off by {off_text(validation.median_error)} in the median, {off_text(validation.worst_error, 0)} at "
+            f"worst**, over {validation.runs} runs that were not fitted. {margin}"
         )
         for case in measured.either if measured is not None else ():
             yield (
