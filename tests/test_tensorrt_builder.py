@@ -148,6 +148,7 @@ def test_by_the_command_line(model: Path, tmp_path: Path) -> None:
         ({"workspace_bytes": 0}, "larger than 0"),
         ({"tolerance": 1.5}, "not between 0 and 1"),
         ({"timing_cache": Path("/no/such/folder/cache")}, "there is no such folder"),
+        ({"timing_cache": Path("/dev/null")}, "--timing-cache /dev/null is no regular file"),
     ],
 )
 def test_options_that_are_wrong_are_told_before_anything_is_done(options: dict[str, Any], reason: str, model: Path, tmp_path: Path) -> None:

@@ -114,7 +114,10 @@ class Plan:
             raise BenchError(f"TensorRT cannot build {request.graph}: {self._log.last_error()}")
         Path(request.plan).write_bytes(serialized)
         if cache is not None and request.timing_cache is not None:
-            _replace(Path(request.timing_cache), bytes(cache.serialize()))
+            try:
+                _replace(Path(request.timing_cache), bytes(cache.serialize()))
+            except OSError as error:  # the engine is worth more
+                send({"event": "progress", "text": f"the timing cache was not written: {error}"})
         facts = {
             "flags": self._flags,
             "network_layers": network.num_layers,
