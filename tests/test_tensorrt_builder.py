@@ -157,6 +157,11 @@ def test_options_that_are_wrong_are_told_before_anything_is_done(options: dict[s
         check_request(request, tmp_path / "engine")
 
 
+def test_options_of_onnxruntime_are_no_options_of_tensorrt(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="--optimize is for --runtime onnxruntime"):
+        check_request(BuildRequest(model=model, runtime="tensorrt", optimize="none"), tmp_path / "engine")
+
+
 def test_options_of_tensorrt_are_no_options_of_onnxruntime(model: Path, tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="options of --runtime tensorrt"):
         check_request(BuildRequest(model=model, tensorrt=TensorrtOptions(precision="fp16")), tmp_path / "engine")

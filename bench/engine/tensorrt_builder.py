@@ -33,6 +33,8 @@ SILENCE_S = 3600.0  # no build step that tells nothing takes longer
 def check_options(request: BuildRequest) -> None:
     """Raises BenchError."""
     given = request.tensorrt
+    if request.optimize != "all":
+        raise BenchError("--optimize is for --runtime onnxruntime: TensorRT takes --optimization-level")
     if given.precision not in precision.PRECISIONS:
         raise BenchError(f"--precision {given.precision} is not one of {', '.join(precision.PRECISIONS)}")
     if given.module not in MODULES:
