@@ -16,9 +16,22 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.errors import BenchError
+
 _BUILDING, _REPLACED, _PARTIAL = ".building", ".replaced", ".partial"
 _DRAFT = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}(?P<suffix>\.building|\.replaced|\.partial)")
 _SETTLED_S = 60.0  # a younger one may not have been locked yet
+
+
+def file_to_replace(target: Path, what: str = "") -> Path:
+    """`target`, or the file that it leads to as a symbolic link.
+
+    Raises BenchError where something else than a file has the name: renaming over a device or a pipe would destroy it.
+    """
+    found = target.resolve() if target.is_symlink() else target
+    if found.exists() and not found.is_file():
+        raise BenchError(f"{what} {target}".lstrip() + f" is {'a folder' if found.is_dir() else 'no regular file'}: name a file")
+    return found
 
 
 @contextlib.contextmanager

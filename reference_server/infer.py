@@ -97,6 +97,7 @@ class Inference:
     async def _infer(self, call: _Call, request: InferRequest) -> InferReply | None:
         """None where the slot's thread has sent the reply."""
         connection = call.connection
+        connection.settle()  # whoever sent this may have read replies that are not settled yet: their slots are free
         task = connection.running = asyncio.current_task(connection.loop)
         # With more than this request the event loop is awake anyway, and two threads that answer are in each other's way.
         alone = len(connection.tasks) == 1

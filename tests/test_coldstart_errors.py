@@ -51,6 +51,11 @@ def test_a_folder_that_is_no_engine(sentence: Callable[..., str], tmp_path: Path
     assert sentence("folder") == "folder is a folder without manifest.json, so it is not an engine directory; make one with `bench build`"
 
 
+def test_an_engine_is_not_built_again(sentence: Callable[..., str], synthetic: Callable[..., Path], tmp_path: Path) -> None:
+    engine = synthetic(name="made")
+    assert sentence(engine, "-o", "again", command="build") == f"{engine} is an engine already: name the model that it was built of"
+
+
 def test_not_onnx_and_an_empty_file(sentence: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("It was a dark and stormy night.")
     (tmp_path / "empty.onnx").write_bytes(b"")

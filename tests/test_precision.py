@@ -204,6 +204,7 @@ def test_calibration_of_the_users(rows: int, batches: int, source: SourceModel, 
         ({"input": np.zeros((8, 32))}, r"has shape \[8, 32\], samples of \[64\]"),
         ({"input": np.zeros((0, 64))}, r"has shape \[0, 64\]"),
         ({"input": np.zeros(64)}, r"has shape \[64\]"),
+        ({"input": np.full((8, 64), np.nan)}, "--calibration .* array 'input' holds NaN or infinities"),
     ],
 )
 def test_calibration_that_does_not_fit(

@@ -148,12 +148,18 @@ def test_by_the_command_line(model: Path, tmp_path: Path) -> None:
         ({"workspace_bytes": 0}, "larger than 0"),
         ({"tolerance": 1.5}, "not between 0 and 1"),
         ({"timing_cache": Path("/no/such/folder/cache")}, "there is no such folder"),
+        ({"timing_cache": Path("/dev/null")}, "--timing-cache /dev/null is no regular file"),
     ],
 )
 def test_options_that_are_wrong_are_told_before_anything_is_done(options: dict[str, Any], reason: str, model: Path, tmp_path: Path) -> None:
     request = BuildRequest(model=model, runtime="tensorrt", tensorrt=TensorrtOptions(**options))
     with pytest.raises(BenchError, match=reason):
         check_request(request, tmp_path / "engine")
+
+
+def test_options_of_onnxruntime_are_no_options_of_tensorrt(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="--optimize is for --runtime onnxruntime"):
+        check_request(BuildRequest(model=model, runtime="tensorrt", optimize="none"), tmp_path / "engine")
 
 
 def test_options_of_tensorrt_are_no_options_of_onnxruntime(model: Path, tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def read_calibration(path: Path, tensors: Sequence[Tensor], profile: Mapping[str
                     f"--calibration {path}: array {tensor.name!r} has shape {list(array.shape)}, "
                     f"samples of {list(shape[1:])} along the first axis are wanted"
                 )
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise BenchError(f"--calibration {path}: array {tensor.name!r} holds NaN or infinities")
             batch[tensor.name] = make_values(tensor, shape, InputSource(array=part), np.random.default_rng(0))
         batches.append(batch)
     return Calibration(origin=path.name, batches=tuple(batches))

@@ -125,6 +125,8 @@ def build_request(subject: str, options: BuildOptions) -> tuple[BuildRequest, st
     elif path.is_file():
         model = path
         origin = source_digest(path)
+    elif (path / MANIFEST_FILE).is_file():
+        raise BenchError(f"{subject} is an engine already: name the model that it was built of")
     elif path.is_dir():
         raise BenchError(f"{subject} is a folder without {MANIFEST_FILE}, so it is not an engine directory; make one with `bench build`")
     else:

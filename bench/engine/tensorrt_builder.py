@@ -6,29 +6,35 @@ The child is bench.engine.tensorrt_plan; nothing of CUDA is loaded into this pro
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.drafts import file_to_replace
 from bench.engine import layers, onnxruntime_builder, precision
 from bench.engine.manifest import BuildDetails
 from bench.engine.request import BuildRequest, Built, Progress, Work
 from bench.engine.tensorrt_plan import MODULES, PlanRequest
 from bench.errors import BenchError
 from bench.subprocesses import Child, child_environment, module_command
+from bench.units import format_size
 
 ENGINE_FILE = "model.plan"
 LAYERS_FILE = "layers.json"  # the inspector's own words, for `bench inspect`; nothing loads it, so the manifest does not vouch for it
 # Relative to each output's largest magnitude, for the converted graph and for the engine. fp32 engines multiply in TF32, which keeps
 # 10 bits of the mantissa, as fp16 does; int8 keeps 8.
 TOLERANCES = {"fp32": 5e-3, "fp16": 1e-2, "int8": 0.2}
+_LARGEST_TIMING_CACHE = 1 << 30  # bytes; that of a large transformer has some MB
 SILENCE_S = 3600.0  # no build step that tells nothing takes longer
 
 
 def check_options(request: BuildRequest) -> None:
     """Raises BenchError."""
     given = request.tensorrt
+    if request.optimize != "all":
+        raise BenchError("--optimize is for --runtime onnxruntime: TensorRT takes --optimization-level")
     if given.precision not in precision.PRECISIONS:
         raise BenchError(f"--precision {given.precision} is not one of {', '.join(precision.PRECISIONS)}")
     if given.module not in MODULES:
@@ -43,8 +49,20 @@ def check_options(request: BuildRequest) -> None:
         raise BenchError("--workspace is larger than 0")
     if given.tolerance is not None and not 0 < given.tolerance < 1:
         raise BenchError(f"--tolerance {given.tolerance:g} is not between 0 and 1")
-    if given.timing_cache is not None and not given.timing_cache.absolute().parent.is_dir():
-        raise BenchError(f"--timing-cache {given.timing_cache}: there is no such folder")
+    if given.timing_cache is not None:
+        _check_timing_cache(given.timing_cache)
+
+
+def _check_timing_cache(given: Path) -> None:
+    """That it can be read before the build, and written after it. Raises BenchError."""
+    cache = file_to_replace(given, "--timing-cache")
+    folder = cache.absolute().parent
+    if not folder.is_dir():
+        raise BenchError(f"--timing-cache {given}: there is no such folder")
+    if not os.access(folder, os.W_OK):
+        raise BenchError(f"--timing-cache {given} cannot be written after the build: the folder is not writable; name another")
+    if cache.exists() and cache.stat().st_size > _LARGEST_TIMING_CACHE:
+        raise BenchError(f"--timing-cache {given} is larger than any timing cache ({format_size(cache.stat().st_size)}): name another")
 
 
 def build(request: BuildRequest, work: Work, progress: Progress) -> Built:
@@ -123,7 +141,7 @@ def _plan_request(request: BuildRequest, work: Work, graph: Path, plan: Path) ->
         precision=given.precision,
         profiles=[{name: (shape.min, shape.opt, shape.max) for name, shape in profile.items()} for profile in work.profiles],
         workspace_bytes=given.workspace_bytes,
-        timing_cache=str(given.timing_cache) if given.timing_cache is not None else None,
+        timing_cache=str(file_to_replace(given.timing_cache)) if given.timing_cache is not None else None,
         optimization_level=given.optimization_level,
         version_compatible=given.version_compatible,
     )

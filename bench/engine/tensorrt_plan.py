@@ -114,7 +114,10 @@ class Plan:
             raise BenchError(f"TensorRT cannot build {request.graph}: {self._log.last_error()}")
         Path(request.plan).write_bytes(serialized)
         if cache is not None and request.timing_cache is not None:
-            _replace(Path(request.timing_cache), bytes(cache.serialize()))
+            try:
+                _replace(Path(request.timing_cache), bytes(cache.serialize()))
+            except OSError as error:  # the engine is worth more
+                send({"event": "progress", "text": f"the timing cache was not written: {error}"})
         facts = {
             "flags": self._flags,
             "network_layers": network.num_layers,
@@ -260,7 +263,10 @@ def _describe(error: Any, graph: str) -> str:
         nodes = onnx.load(graph, load_external_data=False).graph.node
         number = error.node()
         where = f"node {nodes[number].name or number!r} ({nodes[number].op_type})" if 0 <= number < len(nodes) else "the graph"
-    return f"{where}: {' '.join(error.desc().split())[:200]} ({error.code().name})"
+    reason = " ".join(error.desc().split())[:200]
+    if reason in ("", "false"):  # what it says of an operator that it does not know
+        reason = "TensorRT does not take this operator"
+    return f"{where}: {reason} ({error.code().name})"
 
 
 def _replace(path: Path, content: bytes) -> None:

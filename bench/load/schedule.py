@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bench.drafts import file_to_replace
 from bench.errors import BenchError
 from bench.load.profile import NO_SPIKE, PHASES
 from bench.tables import parquet_table, write_parquet
@@ -133,6 +134,7 @@ def write_schedule(schedule: Schedule, path: Path, *, force: bool = False) -> No
     table = schedule.table.replace_schema_metadata({METADATA_KEY: json.dumps(about, allow_nan=False).encode()})
     if path.exists() and not force:
         raise BenchError(f"{path} exists already and is not overwritten: name another file, or say --force")
+    path = file_to_replace(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
         write_parquet(table, temporary)

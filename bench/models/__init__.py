@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from bench.drafts import clear_abandoned, draft_file
+from bench.drafts import clear_abandoned, draft_file, file_to_replace
 from bench.errors import BenchError
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def write_model(name: str, seed: int, path: Path, *, force: bool = False) -> Wri
         raise BenchError(f"{path} is a folder: name the file to write, such as {path / name}.onnx")
     if path.exists() and not force:
         raise BenchError(f"{path} exists already: choose another name, or overwrite it with --force")
+    path = file_to_replace(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

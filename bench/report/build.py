@@ -64,11 +64,13 @@ def load_curve(saved: SavedRun, *, pictures: bool = True) -> tuple[CurveSummary,
 
 
 def write_html(target: Path, pages: Sequence[Page]) -> None:
-    """Replace `target` as a whole."""
+    """Replace `target` as a whole. Raises BenchError where it is no file."""
     import bench
+    from bench.drafts import file_to_replace
     from bench.records import naming
     from bench.report.html import render
 
+    target = file_to_replace(target)
     new = target.with_name(target.name + ".new")
     try:
         with naming(target):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bench
+from bench.drafts import file_to_replace
 from bench.errors import BenchError
 from bench.records import SavedRun, naming, open_run
 from bench.report.notebook_blocks import ABSENT
@@ -209,7 +210,7 @@ def write_notebook(
         raise BenchError("--slo is for bursts: the notebook cold_start has no arrivals to judge; leave it out")
     if slo is not None:
         parse_slo_time_ns(slo)
-    target = target or saved.path / f"notebook_{chosen}.html"
+    target = file_to_replace(target or saved.path / f"notebook_{chosen}.html")
     if not target.parent.is_dir():
         raise BenchError(f"{target} cannot be written: there is no folder {target.parent}; make it, or name another with -o")
     notebook = execute(chosen, saved.path, slo)

@@ -41,7 +41,7 @@ def check_version(manifest: Manifest, library: Library) -> None:
             raise EngineRefused(f"{sides}: a version-compatible engine loads in later versions only")
         return
     if (built_by, manifest.runtime_version) != (library.name, library.version):
-        raise EngineRefused(f"{sides}; build it again, or with --version-compatible")
+        raise EngineRefused(f"{sides}; build it again{', or with --version-compatible' if built_by == 'tensorrt' else ''}")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import statistics
@@ -38,6 +39,7 @@ def score(work: Path, study: Study, results: Path) -> None:
         summary = {**overall(rows), "known_truth": overall(known) if known else None, "cases": rows}
         (results / group).mkdir(parents=True, exist_ok=True)
         (results / group / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", "utf-8")
+        write_runs(work, study, cases, results / group / "runs.csv")
         tables += text_of(group, summary)
     if not tables:
         raise BenchError("there are no runs yet: run the steps `synthetic` and `real` first")
@@ -47,6 +49,23 @@ def score(work: Path, study: Study, results: Path) -> None:
     _, _, after = rest.partition(END)
     readme.write_text("\n".join([before + BEGIN, "", *tables, END]) + after, "utf-8")
     print("\n".join(tables))
+
+
+def write_runs(work: Path, study: Study, cases: list[Case], path: Path) -> None:
+    """A line for each run: how many arrivals and correct answers, the P50 and P99 of their response times, and the median inference."""
+    import numpy as np
+    import pyarrow.parquet as parquet
+
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(["load", "slots", "seed", "arrivals", "ok", "p50_ms", "p99_ms", "inference_p50_ms"])
+        for case in cases:
+            for place in sorted((work / "runs" / case.name / "runs").glob("??-pool-*")):
+                block, _, slots = place.name.split("-")
+                table = parquet.read_table(place / "requests.parquet", columns=["status", "intended_ns", "done_ns", "infer_ns"])
+                ok = table.to_pandas().query("status == 'ok'")
+                figures = *np.percentile(ok["done_ns"] - ok["intended_ns"], [50, 99], method="inverted_cdf"), ok["infer_ns"].median()
+                rows.writerow([case.name, slots, study.seeds[int(block)], len(table), len(ok), *(f"{ns / 1e6:.3f}" for ns in figures)])
 
 
 def _of_case(work: Path, study: Study, case: Case) -> dict[str, Any]:
@@ -127,6 +146,12 @@ def right_slots(verdicts: Mapping[int, str]) -> int | None:
     return next((size for size in sorted(verdicts) if is_right(size, verdicts)), None)
 
 
+def clear(row: Mapping[str, Any]) -> bool:
+    """Whether the verdict rests on no size whose interval straddles the SLO, at the planned one or one less."""
+    verdicts = {size["slots"]: size["verdict"] for size in row["sizes"]}
+    return "either" not in (verdicts.get(row["planned_slots"]), verdicts.get(row["planned_slots"] - 1))
+
+
 def overall(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Over all cases and sizes."""
     sizes = [size for row in rows for size in row["sizes"]]
@@ -148,6 +173,7 @@ def overall(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "inside_p99_before": _share(size["before"]["p99"]["inside"] for size in sizes if size["before"]),
         "inside_p50_before": _share(size["before"]["p50"]["inside"] for size in sizes if size["before"]),
         "right": _share(row["right"] for row in rows),
+        "right_and_clear": _share(row["right"] for row in rows if clear(row)),
         "right_with_the_arrivals": _share(row["right_with_the_arrivals"] for row in rows),
         "rules_right": {name: _share(row["rules"].get(name, {}).get("right") for row in rows) for name in names},
         "left_out": sum(len(row["left_out"]) for row in rows),
@@ -177,10 +203,13 @@ def text_of(group: str, summary: Mapping[str, Any]) -> list[str]:
         "median absolute error of P50": _percent(summary["median_error_p50"]),
         "noise floor: P99 from run to run (median)": _percent(summary["noise"]),
         "measured P99 within the simulation's 95 % interval, its arrivals known": _of(summary["inside_p99"]),
+        "measured P50 within it, its arrivals known": _of(summary["inside_p50"]),
         "measured P99 within it, arrivals not known": _of(summary["inside_p99_before"]),
         "measured P50 within it, arrivals not known": _of(summary["inside_p50_before"]),
         **_known_facts(summary["known_truth"]),
         "**planned size right**": f"**{_of(summary['right'])}**",
+        "of those that rest on no size whose interval straddles the SLO": _of(summary["right_and_clear"]),
+        "size right that is named once the arrivals are known": _of(summary["right_with_the_arrivals"]),
         **{f"{name}: right": _of(share) for name, share in summary["rules_right"].items()},
         "fewest pooled requests of a size": str(summary["least_arrivals"]),
         "runs left out as not valid": str(summary["left_out"]),

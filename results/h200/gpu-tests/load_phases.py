@@ -119,7 +119,7 @@ def measure(name, allocator=None, close=True):
         time.sleep(PAUSE_S)
     stop.set()
     thread.join()
-    print(json.dumps({"variant": name, "CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", ""), **told(windows)}), flush=True)
+    print(json.dumps({"variant": name, "env": os.environ.get("CUDA_MODULE_LOADING", ""), **told(windows)}), flush=True)
     for loaded, made in kept:
         made.close()
         loaded.close()
