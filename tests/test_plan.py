@@ -31,7 +31,7 @@ from bench.errors import BenchError
 from bench.load.arrivals_text import parse_arrivals
 from bench.report.figures_plan import pareto, service
 from bench.report.plan_decisions import decisions
-from bench.report.plan_page import curve_table, plan_page, statements
+from bench.report.plan_page import curve_table, plan_page, sensitivity_table, statements
 
 SEEDS = (1, 2, 3)
 MORE_SEEDS = tuple(range(1, 9))
@@ -265,6 +265,16 @@ def test_a_single_run_that_may_miss_is_told_with_the_size_to_take_instead() -> N
     assert "- **A single run may miss the SLO**: " in decisions(doubtful, None)
     alone = dataclasses.replace(doubtful, tried=tuple(one for one in made.tried if one.candidate.slots <= slots))
     assert "no larger size that was simulated holds" in sentence(alone)
+
+
+def test_other_loads_near_the_slo_are_marked() -> None:
+    made = plan("p99=100ms", families=(WARM,), seeds=MORE_SEEDS, vary=True)
+    rows = {(row[0], row[1]): row[4] for row in sensitivity_table(made).rows}
+    for one, said in zip(made.variations, rows.values(), strict=True):
+        spread = one.chosen.interval
+        assert spread is not None
+        assert said == ("yes" if one.chosen.holds else "no") + ("*" if spread.low <= 100 * MS < spread.high else "")
+    assert {said[-1] for said in rows.values()} > {"*"}
 
 
 def test_the_planned_load_among_others_has_the_plan_s_own_answer() -> None:

@@ -112,6 +112,11 @@ def _withrange_text(one: Prediction) -> str:
     return format_duration(one.values_ns[0]) + (f" ({range_text(one.interval)})" if one.interval is not None else "")
 
 
+def straddled(interval: Interval | None, bound_ns: float) -> bool:
+    """Whether a single run may lie on either side of the bound; where no range is known, that is not said."""
+    return interval is not None and interval.low <= bound_ns < interval.high
+
+
 def range_text(interval: Interval) -> str:
     """Such as `1.77 s to 2.23 s`."""
     return f"{format_duration(interval.low)} to {format_duration(interval.high)}"

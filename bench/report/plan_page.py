@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.capacity.candidates import SCALE_OUT
-from bench.capacity.choice import miss_text, why_chosen
+from bench.capacity.choice import miss_text, straddled, why_chosen
 from bench.capacity.sensitivity import BURSTINESS
 from bench.report.facts import environment_facts
 from bench.report.page import Page, Picture, Table
@@ -173,7 +173,7 @@ def sensitivity_table(plan: Plan) -> Table:
             (f"{one.value:g}" if one.what == BURSTINESS else f"x{one.value:g}") + (" (planned)" if one.planned else ""),
             format_duration(one.chosen.values_ns[0]),
             _share(one.chosen.attainment),
-            "yes" if one.chosen.holds else "no",
+            ("yes" if one.chosen.holds else "no") + ("*" if straddled(one.chosen.interval, plan.goal.slo.bound_ns) else ""),
             "none" if one.answer is None else one.answer.text,
         )
         for one in plan.variations
@@ -190,7 +190,7 @@ def sensitivity_table(plan: Plan) -> Table:
         ),
         rows=tuple(rows),
         note="One thing is changed at a time. A trace's peak is all of its rate; its gaps are drawn anew within each second. "
-        "Other loads are drawn with at most five seeds: a figure near the SLO may lie on either side of it.",
+        "Other loads are drawn with at most five seeds. *: the SLO lies within the range of a single run: the next may say otherwise.",
     )
 
 
