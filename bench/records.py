@@ -61,6 +61,17 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
 
 
+def replace_text(target: Path, text: str) -> None:
+    """Write or replace a text file as a whole: a reader sees the old or the new one. Raises OSError."""
+    new = target.with_name(target.name + ".new")
+    try:
+        with naming(target):
+            new.write_text(text, "utf-8", errors="replace")  # a folder's name that stands in it may not be UTF-8
+        new.replace(target)
+    finally:
+        new.unlink(missing_ok=True)
+
+
 def _gone(path: Path) -> BenchError:
     return BenchError(
         f"{path} was removed or moved while the run went on, so that what it measures cannot be kept: start it again, and leave its "
@@ -155,15 +166,7 @@ class RunFolder:
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write or replace a JSON file as a whole: a reader sees the old or the new one. Raises BenchError as `check_there` does."""
         self.check_there()
-        target = self.path / name
-        temporary = target.with_suffix(".new")
-        text = json.dumps(value, indent=2) + "\n"
-        try:
-            with naming(target):
-                temporary.write_text(text, "utf-8")
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_text(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def close(self) -> None:
         """Close the streams and leave the folder as `.partial`."""

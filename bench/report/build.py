@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import BenchError
-from bench.records import SavedRun, open_run
+from bench.records import SavedRun, open_run, replace_text
 from bench.report.page import Page, Picture
 
 if TYPE_CHECKING:
@@ -67,17 +67,9 @@ def write_html(target: Path, pages: Sequence[Page]) -> None:
     """Replace `target` as a whole. Raises BenchError where it is no file."""
     import bench
     from bench.drafts import file_to_replace
-    from bench.records import naming
     from bench.report.html import render
 
-    target = file_to_replace(target)
-    new = target.with_name(target.name + ".new")
-    try:
-        with naming(target):
-            new.write_text(render(pages, bench.__version__), "utf-8", errors="replace")  # a folder's name may not be UTF-8
-        new.replace(target)
-    finally:
-        new.unlink(missing_ok=True)
+    replace_text(file_to_replace(target), render(pages, bench.__version__))
 
 
 def _coldstart(saved: SavedRun) -> Page:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import bench
 from bench.drafts import file_to_replace
 from bench.errors import BenchError
-from bench.records import SavedRun, naming, open_run
+from bench.records import SavedRun, open_run, replace_text
 from bench.report.notebook_blocks import ABSENT
 from bench.slo import parse_slo_time_ns
 from bench.subprocesses import child_environment
@@ -220,8 +220,5 @@ def write_notebook(
         text = str(nbformat.writes(notebook)) + "\n"  # type: ignore[no-untyped-call]
     else:
         text = to_html(notebook, f"{chosen.replace('_', ' ')}: {saved.run.get('run_id', saved.path.name)}", show_code=show_code)
-    new = target.with_name(target.name + ".new")
-    with naming(target):
-        new.write_text(text, "utf-8", errors="replace")  # a folder's name may not be UTF-8
-    new.replace(target)
+    replace_text(target, text)
     return target
