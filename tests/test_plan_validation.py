@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from plan_runs import BASE, ENGINE_MB, MS, SLOT, load_run, load_runs, measured
 
+from bench.capacity.measured import DEFAULTS
 from bench.capacity.served import served
 from bench.capacity.sizes import PLAN, Guess, Score, Tally, is_right, right_of, sentence
 from bench.capacity.starts import no_starts
@@ -294,3 +295,12 @@ def test_draws_of_one_cut_trace_are_one_load(tmp_path: Path) -> None:
         write_schedule(import_trace(trace, options=Options(unit="ms"), steps=steps), made / "schedule.parquet", force=True)
         loads.append(served(open_run(made)).load)
     assert loads[0] == loads[1] != loads[2]
+
+
+def test_the_settings_that_change_nothing_are_the_runtimes_own() -> None:
+    """bench may not import the server, so it has them written down; here they are held against it."""
+    from reference_server.runtimes.onnxruntime import OrtOptions
+    from reference_server.runtimes.tensorrt import TensorrtOptions
+
+    own = {field.name: field.default for options in (OrtOptions, TensorrtOptions) for field in dataclasses.fields(options)}
+    assert {name: {True: "on", False: "off"}.get(own[name], own[name]) for name in DEFAULTS} == DEFAULTS
