@@ -40,13 +40,14 @@ class Connection(RequestReader):
         self.running: asyncio.Task[None] | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._default_headers: list[tuple[bytes, bytes]] | None = None
-        self._head = b""  # status line and default headers of a reply
+        self._default_lines = b""  # the same, as they go out
         self._writing = threading.Lock()  # held while a slot's thread uses the socket
         self._socket: int | None = None  # its descriptor, as long as it is ours
         self._left = b""  # of a reply that was sent directly: what the socket did not take
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # else the last 64 KB of what a client does not take would have no timeout
         found = transport.get_extra_info("socket")
         self._socket = None if found is None else found.fileno()
 
@@ -54,6 +55,12 @@ class Connection(RequestReader):
         if self.sent_directly:
             self.settle()  # whoever sends this may have read those replies: to them the requests are over
         super().data_received(data)
+
+    async def take_body(self) -> bytes | memoryview | None:
+        body = await super().take_body()
+        if self.sent_directly:
+            self.settle()  # the body may have come past data_received, or have lain here
+        return body
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.forget_client()
@@ -98,11 +105,11 @@ class Connection(RequestReader):
 
     # Answering
 
-    async def answer(self, headers: bytes, chunks: Sequence[bytes | memoryview]) -> None:
-        """Send a whole 200 reply to the request at hand; `headers` are lines that each end in CRLF, Content-Length among them.
+    async def answer(self, headers: bytes, chunks: Sequence[bytes | memoryview], *, status: int = 200, close: bool = False) -> None:
+        """Send a whole reply to the request at hand; `headers` are lines that each end in CRLF, Content-Length among them.
 
-        It does what uvicorn's `send` does, for a reply that needs no checks, and in one write where it is small: header and
-        body in a segment each would wake the client twice.
+        `close`: it is the connection's last. This does what uvicorn's `send` does, for a reply that needs no checks, and in one
+        write where it is small: header and body in a segment each would wake the client twice.
         """
         cycle = self._answering
         assert cycle is not None
@@ -110,23 +117,22 @@ class Connection(RequestReader):
             await self._flow.drain()
         if cycle.disconnected:
             return
-        self._make_head(cycle)
+        if close:
+            cycle.keep_alive = False
+        self._make_default_lines(cycle)
         self._begin_answer(cycle)
         first, *rest = chunks
-        head = (self._head, headers, b"\r\n" if cycle.keep_alive else _LAST, first)
+        head = (STATUS_LINE[status], self._default_lines, headers, b"\r\n" if cycle.keep_alive else _LAST, first)
         if sum(map(len, rest)) <= JOINED_BYTES:
             self.transport.write(b"".join((*head, *rest)))
         else:
-            self.transport.write(b"".join(head))
-            for chunk in rest:
-                self.transport.write(chunk)
+            self.transport.writelines((b"".join(head), *rest))
         self._end_answer(cycle)
 
-    def _make_head(self, cycle: RequestResponseCycle) -> None:
+    def _make_default_lines(self, cycle: RequestResponseCycle) -> None:
         if cycle.default_headers is not self._default_headers:  # uvicorn makes new ones each second
             self._default_headers = cycle.default_headers
-            lines = [b"%b: %b\r\n" % header for header in cycle.default_headers]
-            self._head = b"".join((STATUS_LINE[200], *lines))
+            self._default_lines = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
 
     def _begin_answer(self, cycle: RequestResponseCycle) -> None:
         cycle.response_started = True
@@ -146,7 +152,7 @@ class Connection(RequestReader):
         if self._socket is None or self.transport.get_write_buffer_size():
             return False
         assert self._answering is not None
-        self._make_head(self._answering)
+        self._make_default_lines(self._answering)
         return True
 
     def send_directly(self, headers: bytes, chunks: Sequence[bytes | memoryview], ended: Callable[[], None]) -> bool:
@@ -157,7 +163,7 @@ class Connection(RequestReader):
         """
         cycle = self._answering
         assert cycle is not None
-        data = b"".join((self._head, headers, b"\r\n" if cycle.keep_alive else _LAST, *chunks))
+        data = b"".join((STATUS_LINE[200], self._default_lines, headers, b"\r\n" if cycle.keep_alive else _LAST, *chunks))
         with self._writing:
             if self._socket is None:
                 return False

@@ -18,7 +18,7 @@ from reference_server.jobs import InferenceFailed, Job, LoadFailed, Overloaded, 
 from reference_server.log import Log
 from reference_server.protocol import HEADER_LENGTH, Codec, InferReply, InferRequest
 from reference_server.registry import ServedModel
-from reference_server.responses import JSON, Header, Receive, Scope, Send
+from reference_server.responses import Header, Receive, Scope, Send
 from reference_server.server_timing import Timing
 from reference_server.tensors import RequestRefused
 
@@ -45,16 +45,16 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.draining:
-            close = (b"connection", b"close"), (b"retry-after", b"1")
-            await self._finish(_Call(scope), send, 503, "shed", "the server is shutting down; send the request to another one", close)
+            message = "the server is shutting down; send the request to another one"
+            await self._finish(_Call(scope), 503, "shed", message, b"retry-after: 1\r\n", close=True)
             return
         self.in_flight += 1
         try:
-            await self._serve(_Call(scope), send)
+            await self._serve(_Call(scope))
         finally:
             self.in_flight -= 1
 
-    async def _serve(self, call: _Call, send: Send) -> None:
+    async def _serve(self, call: _Call) -> None:
         try:
             body = await self._read_body(call)
             header_length = call.headers.get(b"inference-header-content-length")
@@ -64,14 +64,13 @@ class Inference:
             call.request = request
             answer = await self._infer(call, request)
         except RequestRefused as refused:
-            await self._finish(call, send, refused.status, "invalid", refused.message)
+            await self._finish(call, refused.status, "invalid", refused.message)
         except Overloaded as overloaded:
-            retry: Header = (b"retry-after", b"%d" % overloaded.retry_after_s)
-            await self._finish(call, send, 503, "shed", str(overloaded), (retry,))
+            await self._finish(call, 503, "shed", str(overloaded), b"retry-after: %d\r\n" % overloaded.retry_after_s)
         except LoadFailed as failed:
-            await self._finish(call, send, 500, "load_failed", str(failed))
+            await self._finish(call, 500, "load_failed", str(failed))
         except InferenceFailed as failed:
-            await self._finish(call, send, 500, "failed", str(failed))
+            await self._finish(call, 500, "failed", str(failed))
         except ClientGone:
             self._record(call, 0, "cancelled", now_ns() - call.started_ns)
         except asyncio.CancelledError:
@@ -97,7 +96,6 @@ class Inference:
     async def _infer(self, call: _Call, request: InferRequest) -> InferReply | None:
         """None where the slot's thread has sent the reply."""
         connection = call.connection
-        connection.settle()  # whoever sent this may have read replies that are not settled yet: their slots are free
         task = connection.running = asyncio.current_task(connection.loop)
         # With more than this request the event loop is awake anyway, and two threads that answer are in each other's way.
         alone = len(connection.tasks) == 1
@@ -124,7 +122,7 @@ class Inference:
         self._record(call, 200, "ok", duration_ns)
         call.connection.sent()
 
-    async def _finish(self, call: _Call, send: Send, status: int, outcome: str, message: str, headers: tuple[Header, ...] = ()) -> None:
+    async def _finish(self, call: _Call, status: int, outcome: str, message: str, headers: bytes = b"", *, close: bool = False) -> None:
         """Answer with an error. What is in none of the parts was spent before the pool (`queue`), or after a run (`output`)."""
         timing = call.timing
         duration_ns = now_ns() - call.started_ns
@@ -135,9 +133,8 @@ class Inference:
             timing.queue_ns += max(rest, 0)
         self._record(call, status, outcome, duration_ns)
         body = error_document(message)
-        start = [(b"content-type", JSON), (b"content-length", b"%d" % len(body)), (b"server-timing", server_timing(timing)), *headers]
-        await send({"type": "http.response.start", "status": status, "headers": start})
-        await send({"type": "http.response.body", "body": body})
+        lines = b"content-type: application/json\r\ncontent-length: %d\r\nserver-timing: %b\r\n%b"
+        await call.connection.answer(lines % (len(body), server_timing(timing), headers), [body], status=status, close=close)
 
     def _record(self, call: _Call, status: int, outcome: str, duration_ns: int) -> None:
         request = call.request

@@ -152,16 +152,20 @@ class RequestReader(HttpToolsProtocol):
             return
         self._behind = False
         self._piece_bytes = len(data)
+        keep_alive, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         if self._bypassing:
-            self._unset_keepalive_if_required()
             self._take_body(data)
         else:
             super().data_received(data)  # type: ignore[arg-type]  # the parser takes any buffer
+        if keep_alive is not None:
+            if self._phase == IDLE and not self._behind:  # an empty line between requests, which is no sign of life
+                self.timeout_keep_alive_task = keep_alive
+            else:
+                keep_alive.cancel()
         if self._phase == HEADERS:
             if not self._behind:  # else only a part of this piece is theirs; when they are complete, all are counted exactly
                 self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES and not self._refused:
-                self.url = b"/"  # it may not have come to its end
                 self._refuse_in_turn(431, _TOO_MANY_HEADERS)
         elif self._phase == BODY:
             self._count_trailers(len(data))
@@ -178,13 +182,10 @@ class RequestReader(HttpToolsProtocol):
             self._refuse(431, f"more than {MAX_HEADER_BYTES} bytes came of which nothing is the body: trailers, or a chunk's size")
 
     def _after_piece(self) -> None:
-        if self._phase != self._armed:
+        if self._phase != self._armed or (self._phase != IDLE and self._behind):  # or began in the piece in which the last one ended
             self._watch()
-        elif self._phase != IDLE:
-            if self._behind:  # this request began in the piece in which the last one ended
-                self._watch()
-        elif self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete:
-            # The rest of a body came after its reply: uvicorn has stopped the keep-alive timer and would not start it again.
+        if self._phase == IDLE and self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete:
+            # The rest of a body came after its reply: the keep-alive timer was stopped, and nobody else would start it again.
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _take_body(self, piece: bytes | memoryview) -> None:
@@ -226,6 +227,7 @@ class RequestReader(HttpToolsProtocol):
     def _refuse_in_turn(self, status: int, message: str) -> None:
         """Answer this request so, after those before it, and close."""
         app, self.app = self.app, refusal(status, message)
+        self.url = b"/"  # it may not have come to its end, or be longer than uvicorn takes
         try:
             super().on_headers_complete()
         finally:

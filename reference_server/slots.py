@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from bench.clock import now_ns
 from bench.errors import BenchError, EngineRefused, one_sentence
+from reference_server.cores import Nearness
 from reference_server.engine_source import EngineSource
 from reference_server.jobs import Check, Job, Making
 from reference_server.phases import Phases
@@ -101,6 +102,7 @@ class SlotThread:
         self._loop = loop
         self._cold = cold
         self._tasks = Mailbox()
+        self._nearness = Nearness()
         self._thread = threading.Thread(target=self._serve_cold if cold else self._live, name=name, daemon=True)
 
     def start(self) -> None:
@@ -112,6 +114,9 @@ class SlotThread:
             raise
 
     def submit(self, task: Job | Check) -> None:
+        if isinstance(task, Job) and task.reply is not None:  # the server's only request: the event loop is about to wait for us
+            assert self._thread.native_id is not None
+            self._nearness.call(self._thread.native_id)
         self._tasks.put(task)
 
     def stop(self) -> None:
@@ -131,6 +136,12 @@ class SlotThread:
         except RuntimeError:  # the loop was closed over our head, nobody is left to be told
             self._tasks.put(None)
 
+    def _next_task(self) -> Job | Check | None:
+        task = self._tasks.get()
+        if isinstance(task, Job) and task.reply is not None:
+            self._nearness.leave()  # it may take long
+        return task
+
     def _live(self) -> None:
         try:
             engine, slot = self._make()
@@ -140,7 +151,7 @@ class SlotThread:
             return
         self._report(self._fleet.slot_made, self)
         while True:
-            task = self._tasks.get()
+            task = self._next_task()
             if task is None:
                 break
             if isinstance(task, Job):
@@ -221,7 +232,7 @@ class SlotThread:
 
     def _serve_cold(self) -> None:
         while True:
-            task = self._tasks.get()
+            task = self._next_task()
             if task is None:
                 break
             if isinstance(task, Job):

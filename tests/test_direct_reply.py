@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import queue
 import random
 import re
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from conftest import SyntheticFactory
 from test_server import ELEMENTS, Server, good_body, raw_request, requests_total, serving, until
 from uvicorn.server import ServerState
 
+from reference_server.bodies import BodyReceiver
 from reference_server.connection import Connection, with_limits
 from reference_server.limits import Limits
 
@@ -88,6 +91,9 @@ class HoldingServer:
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         connection = scope["state"]["connection"]
+        if scope["path"] == "/unasked":  # answered without a look at its body
+            await connection.answer(b"content-length: 2\r\n", [b"no"])
+            return
         if await connection.take_body() is None:
             return
         self.log.append(f"{scope['path']} begins")
@@ -104,16 +110,18 @@ class HoldingServer:
             await held.over
 
 
-@pytest.fixture
-def holding() -> Iterator[HoldingServer]:
+@contextmanager
+def holding_server(limits: Limits | None = None, keep_alive_s: int = 60) -> Iterator[HoldingServer]:
     started: queue.SimpleQueue[HoldingServer] = queue.SimpleQueue()
     stopped = threading.Event()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         found = HoldingServer(port=0, loop=loop)
-        config = uvicorn.Config(found.app, interface="asgi3", ws="none", lifespan="off", log_config=None, access_log=False)
-        kind, state = with_limits(Limits()), ServerState()
+        config = uvicorn.Config(
+            found.app, interface="asgi3", ws="none", lifespan="off", log_config=None, access_log=False, timeout_keep_alive=keep_alive_s
+        )
+        kind, state = with_limits(limits or Limits()), ServerState()
         server = await loop.create_server(lambda: kind(config=config, server_state=state, app_state={}), "127.0.0.1", 0)
         found.port = server.sockets[0].getsockname()[1]
         started.put(found)
@@ -128,6 +136,12 @@ def holding() -> Iterator[HoldingServer]:
     stopped.set()
     thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def holding() -> Iterator[HoldingServer]:
+    with holding_server() as server:
+        yield server
 
 
 def get(path: str, *headers: str) -> bytes:
@@ -168,6 +182,52 @@ def test_a_request_that_follows_a_reply_finds_it_accounted_for(holding: HoldingS
     held = holding.next_request()
     assert not held.connection.pipeline and not held.connection.flow.read_paused
     assert holding.log == ["/1 begins", "/1 is over", "/2 begins", "/2 is over", "/3 begins"]
+
+
+def test_a_reply_is_told_of_before_it_is_written(holding: HoldingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    write = os.write
+
+    def look_and_write(descriptor: int, data: bytes) -> int:
+        if descriptor == held.connection._socket:
+            told.append(len(held.connection.sent_directly))
+        return write(descriptor, data)
+
+    client = holding.connect(get("/1"))
+    held = holding.next_request()
+    monkeypatch.setattr(os, "write", look_and_write)
+    assert held.send(b"one")
+    monkeypatch.undo()
+    assert read_reply(client)[2] == b"one"
+    assert told == [1]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_request_whose_body_ends_after_a_reply_finds_it_accounted_for(holding: HoldingServer, in_place: bool) -> None:
+    """Also where the body's end goes straight to where it will lie."""
+    body = b"x" * (200_000 if in_place else 1000)
+    second = holding.connect(b"POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+    first = holding.connect(get("/1"))
+    held = holding.next_request()
+    second.sendall(body[:100])
+    reading = until_connections(held.connection, 2)
+    if in_place:
+        until(lambda: reading._body.received > 0, "some of the body is there")
+        second.sendall(body[100:50_000])
+        until(lambda: type(reading.transport.get_protocol()) is BodyReceiver, "the rest is received in place")
+    second.sendall(body[max(100, 50_000 * in_place) : -1])
+    until(lambda: reading._body.received == len(body) - 1, "all but a byte is there")
+    assert held.send(b"one")
+    assert read_reply(first)[2] == b"one"
+    second.sendall(body[-1:])
+    assert holding.next_request().path == "/2"
+    assert holding.log == ["/1 begins", "/1 is over", "/2 begins"]
+
+
+def until_connections(one: Connection, number: int) -> Connection:
+    """The other one, once there are so many."""
+    until(lambda: len(one.connections) == number, f"{number} connections")
+    return next(other for other in one.connections if other is not one)  # type: ignore[return-value]
 
 
 def test_a_reply_larger_than_the_buffers_between(holding: HoldingServer) -> None:
@@ -233,6 +293,63 @@ def test_the_last_reply_of_a_connection(holding: HoldingServer) -> None:
     assert client.recv(1) == b""
 
 
+# How long a connection stays
+
+
+def test_the_end_of_a_reply_must_be_taken_in_time_too() -> None:
+    """However little of it is left."""
+    with holding_server(Limits(body_timeout_ns=10**9)) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.connect(("127.0.0.1", server.port))
+        requests = 0
+        while True:  # one at a time, until the kernel takes no more
+            client.sendall(get(f"/{requests}"))
+            held = server.next_request()
+            held.answer(b"x" * 4000)
+            requests += 1
+            until(held.over.done, "it is over")
+            if left := held.connection.transport.get_write_buffer_size():
+                break
+            assert requests < 10_000
+        assert left < 8000
+        until(lambda: held.connection.client_gone, "the connection was given up")
+
+
+def test_an_empty_line_does_not_keep_a_connection() -> None:
+    with holding_server(keep_alive_s=2) as server:
+        client = server.connect(get("/1"))
+        server.next_request().answer(b"one")
+        assert read_reply(client)[2] == b"one"
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < began + 60:
+                client.sendall(b"\r\n")
+                client.settimeout(0.3)
+                with contextlib.suppress(TimeoutError):
+                    assert client.recv(1) == b""
+                    break
+        assert time.monotonic() < began + 60
+
+
+def test_a_request_after_empty_lines(holding: HoldingServer) -> None:
+    client = holding.connect(get("/1"))
+    for number in range(2, 5):
+        holding.next_request().answer(b"it")
+        assert read_reply(client)[2] == b"it"
+        client.sendall(b"\r\n")
+        client.sendall(b"\r\n" + get(f"/{number}"))
+    assert holding.next_request().path == "/4"
+
+
+def test_a_connection_whose_body_came_after_its_reply_is_closed_like_any_other() -> None:
+    with holding_server(keep_alive_s=1) as server:
+        client = server.connect(get("/unasked", "Content-Length: 10") + b"12345")
+        assert read_reply(client)[2] == b"no"
+        client.sendall(b"67890")
+        client.settimeout(60)
+        assert client.recv(1) == b""
+
+
 # The server as it is
 
 
@@ -265,6 +382,22 @@ def test_who_has_a_reply_finds_the_slot_free_and_the_request_counted(one_slot: S
             assert counted["inference_count"] == counted["inference_stats"]["success"]["count"] == number
     assert one_slot.metric('coldburst_pool_hits_total{model="synthetic"}') == 400
     assert one_slot.metric('coldburst_pool_misses_total{model="synthetic"}') == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
+@pytest.mark.parametrize("mode", ["warm-pool", "cold-load"])
+def test_a_slots_thread_keeps_to_no_core(tmp_path: Path, synthetic: SyntheticFactory, mode: str) -> None:
+    """It wakes on the event loop's, and may then run where the whole process may."""
+    engine = synthetic(input_elements=ELEMENTS, output_elements=ELEMENTS)
+    with serving(tmp_path, engine, "--mode", mode) as server:
+        with clients(server, 1) as (connection,):
+            for _ in range(20):
+                connection.sendall(raw_request(good_body()))
+                assert read_reply(connection)[0] == 200
+        allowed = os.sched_getaffinity(server.process.pid)
+        threads = [int(entry.name) for entry in Path(f"/proc/{server.process.pid}/task").iterdir()]
+        assert len(threads) > 1
+        assert [os.sched_getaffinity(thread) for thread in threads] == [allowed] * len(threads)
 
 
 def test_ten_thousand_requests_on_sixteen_connections(tmp_path: Path, synthetic: SyntheticFactory) -> None:

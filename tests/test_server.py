@@ -270,8 +270,8 @@ def test_rubbish_instead_of_http(shared: Server) -> None:
         answer = read_all(shared.open(rubbish))
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2])
-    answer = read_all(shared.open(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000))
-    assert answer.startswith(b"HTTP/1.1 431 ")
+    for too_long in (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000, b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * 80_000)):
+        assert read_all(shared.open(too_long)).startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.parametrize("line", [b"GET /v2 HTTP/2.0", b"GET /v2 HTTP/0.9", b"GET /v2"])
