@@ -81,6 +81,8 @@ class Transport:
 
     def write(self, data: bytes) -> None: ...
 
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
     def get_write_buffer_size(self) -> int:
         return 0
 
