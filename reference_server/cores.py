@@ -1,8 +1,8 @@
-"""Which core a thread wakes on (sched_setaffinity(2)).
+"""Two threads that take turns, on one core (sched_setaffinity(2)).
 
 The kernel wakes a thread on an idle core, if there is one. For a thread whose waker is about to sleep itself that is the wrong one:
-an idle core has to be called back, on a virtual machine by way of the hypervisor, which takes longer than a request of 4 KB.
-Off Linux the kernel decides alone.
+an idle core has to be called back, on a virtual machine by way of the hypervisor, which may take longer than a request of 4 KB.
+Off Linux, and where there is but one core, the kernel decides alone.
 """
 
 from __future__ import annotations
@@ -16,19 +16,54 @@ _MASK_BYTES = 1024  # one bit a core, as many as Linux can have
 _Mask = ctypes.c_ubyte * _MASK_BYTES
 
 
-class Nearness:
-    """For one thread that is woken, by one other: made by the waker, whose own cores are left as they are."""
+class Handover:
+    """From the event loop's thread, which makes this, to a slot's thread and back.
+
+    Whoever is called wakes on its caller's core, and from then on may run wherever the event loop may; its operator may
+    change that at any time. One object for all slots of an event loop: see `handover_of_this_thread`.
+    """
 
     def __init__(self) -> None:
-        self._waker = threading.get_native_id()
-        self._anywhere = _Mask(*[0xFF] * _MASK_BYTES)
+        self._loop = threading.get_native_id()
+        self._lock = threading.Lock()
+        self._loop_called = False  # it may run on one core only, for the moment; `_everywhere` has its others
+        self._everywhere = _Mask(*[0xFF] * _MASK_BYTES)
         self._core_masks: dict[int, ctypes.Array[ctypes.c_ubyte]] = {}
         # Not os.sched_setaffinity: it takes a set of cores, and there is no os.sched_getcpu.
         choice = sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
         self._libc = ctypes.PyDLL(None) if choice else None
 
-    def call(self, thread: int) -> None:
-        """The waker's: let the sleeping thread (its native id) wake on the core that this runs on, from now on until it calls `leave`."""
+    def call_slot(self, thread: int) -> None:
+        """The event loop is about to wake this sleeping thread (its native id), and then to sleep."""
+        self._call(thread)
+
+    def slot_woke(self) -> None:
+        """Said by the slot's thread that was called."""
+        if self._libc is not None:
+            with self._lock:
+                self._look_where_the_loop_may_run()
+                self._libc.sched_setaffinity(0, _MASK_BYTES, self._everywhere)
+
+    def call_loop(self) -> None:
+        """A slot's thread is about to wake the sleeping event loop, and then to sleep. `loop_woke` must follow."""
+        if self._libc is not None:
+            with self._lock:
+                self._look_where_the_loop_may_run()
+                self._loop_called = True
+                self._call(self._loop)
+
+    def loop_woke(self) -> None:
+        """Said by the event loop that was called."""
+        if self._libc is not None:
+            with self._lock:
+                self._libc.sched_setaffinity(0, _MASK_BYTES, self._everywhere)
+                self._loop_called = False
+
+    def _look_where_the_loop_may_run(self) -> None:
+        if self._libc is not None and not self._loop_called:
+            self._libc.sched_getaffinity(self._loop, _MASK_BYTES, self._everywhere)
+
+    def _call(self, thread: int) -> None:
         if self._libc is not None:
             core = self._libc.sched_getcpu()
             mask = self._core_masks.get(core)
@@ -36,15 +71,20 @@ class Nearness:
                 mask = self._core_masks[core] = _mask(core)
             self._libc.sched_setaffinity(thread, _MASK_BYTES, mask)
 
-    def leave(self) -> None:
-        """The woken thread's: run wherever the waker may, which its operator may have changed meanwhile."""
-        if self._libc is not None:
-            self._libc.sched_getaffinity(self._waker, _MASK_BYTES, self._anywhere)
-            self._libc.sched_setaffinity(0, _MASK_BYTES, self._anywhere)
-
 
 def _mask(core: int) -> ctypes.Array[ctypes.c_ubyte]:
     mask = _Mask()
     if core >= 0:  # else the C library cannot tell; no core at all is refused, and all stays as it is
         mask[core // 8] = 1 << core % 8
     return mask
+
+
+_of_threads = threading.local()
+
+
+def handover_of_this_thread() -> Handover:
+    """The one of the event loop that runs in this thread."""
+    found: Handover | None = getattr(_of_threads, "handover", None)
+    if found is None:
+        found = _of_threads.handover = Handover()
+    return found

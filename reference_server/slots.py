@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from bench.clock import now_ns
 from bench.errors import BenchError, EngineRefused, one_sentence
-from reference_server.cores import Nearness
+from reference_server.cores import handover_of_this_thread
 from reference_server.engine_source import EngineSource
 from reference_server.jobs import Check, Job, Making
 from reference_server.phases import Phases
@@ -102,7 +102,7 @@ class SlotThread:
         self._loop = loop
         self._cold = cold
         self._tasks = Mailbox()
-        self._nearness = Nearness()
+        self._handover = handover_of_this_thread()
         self._thread = threading.Thread(target=self._serve_cold if cold else self._live, name=name, daemon=True)
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class SlotThread:
     def submit(self, task: Job | Check) -> None:
         if isinstance(task, Job) and task.reply is not None:  # the server's only request: the event loop is about to wait for us
             assert self._thread.native_id is not None
-            self._nearness.call(self._thread.native_id)
+            self._handover.call_slot(self._thread.native_id)
         self._tasks.put(task)
 
     def stop(self) -> None:
@@ -139,7 +139,7 @@ class SlotThread:
     def _next_task(self) -> Job | Check | None:
         task = self._tasks.get()
         if isinstance(task, Job) and task.reply is not None:
-            self._nearness.leave()  # it may take long
+            self._handover.slot_woke()
         return task
 
     def _live(self) -> None:
@@ -171,10 +171,15 @@ class SlotThread:
             following = None if self.broken is not None else self._queue.take_next(self)
             # While nobody waits, the thread answers the client itself: the way to the event loop is then not before the reply.
             reply = job.reply if following is None and job.answer is not None else None
+            alone = reply is not None and reply.alone  # else the event loop may be awake, and on another core
+            if alone:
+                self._handover.call_loop()  # before the client can wake it elsewhere
             if reply is not None and reply.send(job, partial(self._queue.reply_sent, self, job)):
                 self._report(reply.settle)
             else:
                 self._report(self._queue.run_ended, self, job, following is not None)
+            if alone:
+                self._report(self._handover.loop_woke)
             job = following
 
     def _reason(self, error: Exception) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from reference_server.cores import Nearness
+from reference_server.cores import Handover
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="there is no choice of cores here")
 
@@ -27,34 +27,36 @@ def confined(*cores: int) -> Iterator[None]:
 
 
 class Woken(threading.Thread):
-    """Tells after each waking where it may run then, and once it has left."""
+    """The slot's thread, for the test as the event loop's: it tells where it may run when it wakes, and from then on."""
 
-    def __init__(self, nearness: Nearness) -> None:
+    def __init__(self, handover: Handover) -> None:
         super().__init__(daemon=True)
-        self.nearness = nearness
-        self.orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.handover = handover
+        self.orders: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.seen: queue.SimpleQueue[tuple[set[int], set[int]]] = queue.SimpleQueue()
         self.start()
 
     def run(self) -> None:
-        while self.orders.get():
+        while (order := self.orders.get()) != "end":
             woken = os.sched_getaffinity(0)
-            self.nearness.leave()
+            self.handover.slot_woke()
+            if order == "call back":
+                self.handover.call_loop()
             self.seen.put((woken, os.sched_getaffinity(0)))
 
-    def wake(self, *, call: bool) -> tuple[set[int], set[int]]:
+    def wake(self, order: str = "wake", *, call: bool) -> tuple[set[int], set[int]]:
         assert self.native_id is not None
         if call:
-            self.nearness.call(self.native_id)
-        self.orders.put(True)
+            self.handover.call_slot(self.native_id)
+        self.orders.put(order)
         return self.seen.get(timeout=60)
 
 
 @pytest.fixture
 def woken() -> Iterator[Woken]:
-    thread = Woken(Nearness())
+    thread = Woken(Handover())
     yield thread
-    thread.orders.put(False)
+    thread.orders.put("end")
     thread.join(60)
 
 
@@ -75,11 +77,37 @@ def test_a_thread_may_run_wherever_its_waker_may_now(woken: Woken) -> None:
     assert woken.wake(call=True)[1] == everywhere
 
 
+def test_the_event_loop_is_called_back_likewise(woken: Woken) -> None:
+    everywhere = os.sched_getaffinity(0)
+    core = max(everywhere)
+    with confined(core):  # the thread then stays there, so that we know where its call comes from
+        assert woken.wake("call back", call=True) == ({core}, {core})
+        assert os.sched_getaffinity(0) == {core}
+        woken.handover.loop_woke()
+    assert woken.wake("call back", call=False)[1] == everywhere
+    assert len(os.sched_getaffinity(0)) == 1
+    woken.handover.loop_woke()
+    assert os.sched_getaffinity(0) == everywhere
+
+
+def test_other_threads_are_not_confined_with_an_event_loop_that_was_called(woken: Woken) -> None:
+    everywhere = os.sched_getaffinity(0)
+    other = Woken(woken.handover)
+    woken.wake("call back", call=True)
+    assert len(os.sched_getaffinity(0)) == 1
+    assert other.wake("call back", call=True)[1] == everywhere
+    woken.handover.loop_woke()
+    assert os.sched_getaffinity(0) == everywhere
+    other.orders.put("end")
+    other.join(60)
+
+
 def test_with_a_single_core_nothing_is_asked_of_the_kernel() -> None:
     with confined(min(os.sched_getaffinity(0))):
-        nearness = Nearness()
-    thread = Woken(nearness)
+        handover = Handover()
+    thread = Woken(handover)
     everywhere = os.sched_getaffinity(0)
-    assert thread.wake(call=True) == (everywhere, everywhere)
-    thread.orders.put(False)
+    assert thread.wake("call back", call=True) == (everywhere, everywhere)
+    assert os.sched_getaffinity(0) == everywhere
+    thread.orders.put("end")
     thread.join(60)
