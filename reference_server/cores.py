@@ -19,38 +19,40 @@ _Mask = ctypes.c_ubyte * _MASK_BYTES
 class Handover:
     """From the event loop's thread, which makes this, to a slot's thread and back.
 
-    Whoever is called wakes on its caller's core, and from then on may run wherever the event loop may; its operator may
-    change that at any time. One object for all slots of an event loop: see `handover_of_this_thread`.
+    Whoever is called wakes on its caller's core, and from then on may run wherever the event loop may, as its operator last
+    said. One object for all slots of an event loop: see `handover_of_this_thread`.
     """
 
     def __init__(self) -> None:
         self._loop = threading.get_native_id()
         self._lock = threading.Lock()
-        self._loop_called = False  # it may run on one core only, for the moment; `_everywhere` has its others
-        self._everywhere = _Mask(*[0xFF] * _MASK_BYTES)
+        self._loop_called = False  # it may run on one core only, for the moment
+        self._everywhere = _Mask(*[0xFF] * _MASK_BYTES)  # where it may run else
         self._core_masks: dict[int, ctypes.Array[ctypes.c_ubyte]] = {}
         # Not os.sched_setaffinity: it takes a set of cores, and there is no os.sched_getcpu.
         choice = sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
         self._libc = ctypes.PyDLL(None) if choice else None
+        if self._libc is not None:
+            self._libc.sched_getaffinity(0, _MASK_BYTES, self._everywhere)
 
     def call_slot(self, thread: int) -> None:
         """The event loop is about to wake this sleeping thread (its native id), and then to sleep."""
-        self._call(thread)
+        if self._libc is not None:
+            self._libc.sched_setaffinity(thread, _MASK_BYTES, self._here())
 
     def slot_woke(self) -> None:
         """Said by the slot's thread that was called."""
         if self._libc is not None:
-            with self._lock:
-                self._look_where_the_loop_may_run()
-                self._libc.sched_setaffinity(0, _MASK_BYTES, self._everywhere)
+            self._libc.sched_setaffinity(0, _MASK_BYTES, self._everywhere)
 
     def call_loop(self) -> None:
         """A slot's thread is about to wake the sleeping event loop, and then to sleep. `loop_woke` must follow."""
         if self._libc is not None:
             with self._lock:
-                self._look_where_the_loop_may_run()
+                if not self._loop_called:
+                    self._libc.sched_getaffinity(self._loop, _MASK_BYTES, self._everywhere)
                 self._loop_called = True
-                self._call(self._loop)
+                self._libc.sched_setaffinity(self._loop, _MASK_BYTES, self._here())
 
     def loop_woke(self) -> None:
         """Said by the event loop that was called."""
@@ -59,17 +61,13 @@ class Handover:
                 self._libc.sched_setaffinity(0, _MASK_BYTES, self._everywhere)
                 self._loop_called = False
 
-    def _look_where_the_loop_may_run(self) -> None:
-        if self._libc is not None and not self._loop_called:
-            self._libc.sched_getaffinity(self._loop, _MASK_BYTES, self._everywhere)
-
-    def _call(self, thread: int) -> None:
-        if self._libc is not None:
-            core = self._libc.sched_getcpu()
-            mask = self._core_masks.get(core)
-            if mask is None:
-                mask = self._core_masks[core] = _mask(core)
-            self._libc.sched_setaffinity(thread, _MASK_BYTES, mask)
+    def _here(self) -> ctypes.Array[ctypes.c_ubyte]:
+        assert self._libc is not None
+        core = self._libc.sched_getcpu()
+        mask = self._core_masks.get(core)
+        if mask is None:
+            mask = self._core_masks[core] = _mask(core)
+        return mask
 
 
 def _mask(core: int) -> ctypes.Array[ctypes.c_ubyte]:

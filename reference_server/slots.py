@@ -19,7 +19,7 @@ from bench.clock import now_ns
 from bench.errors import BenchError, EngineRefused, one_sentence
 from reference_server.cores import handover_of_this_thread
 from reference_server.engine_source import EngineSource
-from reference_server.jobs import Check, Job, Making
+from reference_server.jobs import Check, DirectReply, Job, Making
 from reference_server.phases import Phases
 from reference_server.runtimes import DeviceSpoiled, Engine, Slot
 
@@ -128,6 +128,11 @@ class SlotThread:
         self._thread.join()
         self._tasks.close()
 
+    def _settle(self, reply: DirectReply, called: bool) -> None:
+        if called:
+            self._handover.loop_woke()
+        reply.settle()
+
     # What follows runs in the slot's thread.
 
     def _report(self, method: Callable[..., None], *args: Any) -> None:
@@ -175,11 +180,11 @@ class SlotThread:
             if alone:
                 self._handover.call_loop()  # before the client can wake it elsewhere
             if reply is not None and reply.send(job, partial(self._queue.reply_sent, self, job)):
-                self._report(reply.settle)
+                self._report(self._settle, reply, alone)
             else:
                 self._report(self._queue.run_ended, self, job, following is not None)
-            if alone:
-                self._report(self._handover.loop_woke)
+                if alone:
+                    self._report(self._handover.loop_woke)
             job = following
 
     def _reason(self, error: Exception) -> str:
