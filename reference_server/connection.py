@@ -147,11 +147,6 @@ class Connection(RequestReader):
 
     # Answering from a slot's thread
 
-    @property
-    def alone(self) -> bool:
-        """Whether the request at hand is the server's only one. Any thread may ask."""
-        return len(self.tasks) == 1
-
     def may_send_directly(self) -> bool:
         """Whether a slot's thread may send the reply to the request at hand: nothing is left to be sent before it."""
         if self._socket is None or self.transport.get_write_buffer_size():

@@ -98,7 +98,8 @@ class Inference:
         connection = call.connection
         task = connection.running = asyncio.current_task(connection.loop)
         # With more than this request the event loop is awake anyway, and two threads that answer are in each other's way.
-        reply = _DirectReply(self, call, request) if connection.alone and connection.may_send_directly() else None
+        alone = len(connection.tasks) == 1
+        reply = _DirectReply(self, call, request) if alone and connection.may_send_directly() else None
         call.timing.queue_ns = now_ns() - call.started_ns
         try:
             outputs = await self._model.infer(request.inputs, request.names, call.timing, reply)
@@ -196,10 +197,6 @@ class _DirectReply:
         self._duration_ns = 0
         self.finished = False
         self.settle: Callable[[], None] = call.connection.settle
-
-    @property
-    def alone(self) -> bool:
-        return bool(self._call.connection.alone)
 
     def send(self, job: Job, ended: Callable[[], None]) -> bool:
         call, timing, answer = self._call, self._timing, job.answer

@@ -37,11 +37,6 @@ class InferenceFailed(Exception):
 class DirectReply(Protocol):
     """How a slot's thread answers the client itself."""
 
-    @property
-    def alone(self) -> bool:
-        """Whether this is still the server's only request. Any thread may ask."""
-        ...
-
     def send(self, job: Job, ended: Callable[[], None]) -> bool:
         """Called by the slot's thread once the job has its answer. False: nothing was sent, the event loop is to answer.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from reference_server.phases import resident_bytes
 from reference_server.server_timing import Timing
+from reference_server.shared_core import shared_core_of_this_thread
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -187,6 +188,7 @@ def _snapshot(model: ServedModel) -> _Snapshot:
 async def expose(models: Sequence[ServedModel], accept: str = "") -> tuple[bytes, str]:
     """The exposition and its content type, OpenMetrics where `accept` asks for it. Call on the event loop; a thread renders."""
     snapshots = [_snapshot(model) for model in models]
+    shared_core_of_this_thread().part()  # the thread would be confined too
     try:
         return await asyncio.to_thread(_render, snapshots, models, accept)
     except RuntimeError:  # the process may have no more threads

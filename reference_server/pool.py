@@ -24,6 +24,7 @@ from reference_server.fleet import Fleet
 from reference_server.jobs import DirectReply, InferenceFailed, Job, LoadFailed, Overloaded, fill_timing
 from reference_server.pool_settings import PoolSettings
 from reference_server.server_timing import Timing
+from reference_server.shared_core import shared_core_of_this_thread
 from reference_server.slots import SlotThread
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Pool:
         self._acquire_timeout_ns = settings.acquire_timeout_ns
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._shared_core = shared_core_of_this_thread()
         self._waiting: OrderedDict[Job, None] = OrderedDict()
         self._service_ns = 0  # moving mean, for Retry-After
 
@@ -102,6 +104,7 @@ class Pool:
             fleet.resting.pop().submit(job)
         else:
             self.misses += 1
+            self._shared_core.part()
             self._enqueue(job, loop)
         try:
             await job.future

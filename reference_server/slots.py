@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 from bench.clock import now_ns
 from bench.errors import BenchError, EngineRefused, one_sentence
-from reference_server.cores import handover_of_this_thread
 from reference_server.engine_source import EngineSource
-from reference_server.jobs import Check, DirectReply, Job, Making
+from reference_server.jobs import Check, Job, Making
 from reference_server.phases import Phases
 from reference_server.runtimes import DeviceSpoiled, Engine, Slot
+from reference_server.shared_core import SHORT_NS, shared_core_of_this_thread
 
 
 class JobSource(Protocol):
@@ -102,11 +102,13 @@ class SlotThread:
         self._loop = loop
         self._cold = cold
         self._tasks = Mailbox()
-        self._handover = handover_of_this_thread()
+        self._shared_core = shared_core_of_this_thread()
+        self._run_ns = 10 * SHORT_NS  # moving mean
         self._thread = threading.Thread(target=self._serve_cold if cold else self._live, name=name, daemon=True)
 
     def start(self) -> None:
         """Raises RuntimeError where the process may have no more threads."""
+        self._shared_core.part()  # the thread, and all that its engine starts, would be confined too
         try:
             self._thread.start()
         except BaseException:
@@ -114,24 +116,23 @@ class SlotThread:
             raise
 
     def submit(self, task: Job | Check) -> None:
-        if isinstance(task, Job) and task.reply is not None:  # the server's only request: the event loop is about to wait for us
-            assert self._thread.native_id is not None
-            self._handover.call_slot(self._thread.native_id)
+        if isinstance(task, Job):
+            if task.reply is not None and self._run_ns < SHORT_NS and not self._cold:  # the server's only request: we take turns with it
+                assert self._thread.native_id is not None
+                self._shared_core.join(self._thread.native_id, task.enqueued_ns)
+            else:
+                self._shared_core.part()
         self._tasks.put(task)
 
     def stop(self) -> None:
         """Close the slot after what it has been given. `slot_gone` follows."""
+        self._shared_core.part()
         self._tasks.put(None)
 
     def join(self) -> None:
         """Wait for the thread's end, which is near once it has reported `slot_gone`. Nothing may be submitted after this."""
         self._thread.join()
         self._tasks.close()
-
-    def _settle(self, reply: DirectReply, called: bool) -> None:
-        if called:
-            self._handover.loop_woke()
-        reply.settle()
 
     # What follows runs in the slot's thread.
 
@@ -140,12 +141,6 @@ class SlotThread:
             self._loop.call_soon_threadsafe(method, *args)
         except RuntimeError:  # the loop was closed over our head, nobody is left to be told
             self._tasks.put(None)
-
-    def _next_task(self) -> Job | Check | None:
-        task = self._tasks.get()
-        if isinstance(task, Job) and task.reply is not None:
-            self._handover.slot_woke()
-        return task
 
     def _live(self) -> None:
         try:
@@ -156,7 +151,7 @@ class SlotThread:
             return
         self._report(self._fleet.slot_made, self)
         while True:
-            task = self._next_task()
+            task = self._tasks.get()
             if task is None:
                 break
             if isinstance(task, Job):
@@ -176,15 +171,10 @@ class SlotThread:
             following = None if self.broken is not None else self._queue.take_next(self)
             # While nobody waits, the thread answers the client itself: the way to the event loop is then not before the reply.
             reply = job.reply if following is None and job.answer is not None else None
-            alone = reply is not None and reply.alone  # else the event loop may be awake, and on another core
-            if alone:
-                self._handover.call_loop()  # before the client can wake it elsewhere
             if reply is not None and reply.send(job, partial(self._queue.reply_sent, self, job)):
-                self._report(self._settle, reply, alone)
+                self._report(reply.settle)
             else:
                 self._report(self._queue.run_ended, self, job, following is not None)
-                if alone:
-                    self._report(self._handover.loop_woke)
             job = following
 
     def _reason(self, error: Exception) -> str:
@@ -226,6 +216,9 @@ class SlotThread:
         except Exception as error:
             job.run_error = self._reason(error)
         job.ended_ns = now_ns()
+        self._run_ns += (job.ended_ns - job.started_ns - self._run_ns) >> 3
+        if self._run_ns >= SHORT_NS:
+            self._shared_core.part()
         if job.run_error is not None and not self._cold:
             # The request or the slot may be at fault: the probe tells which, before the slot serves anyone again.
             self.broken = self._try_check(slot, every_case=False)
@@ -242,7 +235,7 @@ class SlotThread:
 
     def _serve_cold(self) -> None:
         while True:
-            task = self._next_task()
+            task = self._tasks.get()
             if task is None:
                 break
             if isinstance(task, Job):

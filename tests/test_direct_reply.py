@@ -13,7 +13,6 @@ import re
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -382,22 +381,6 @@ def test_who_has_a_reply_finds_the_slot_free_and_the_request_counted(one_slot: S
             assert counted["inference_count"] == counted["inference_stats"]["success"]["count"] == number
     assert one_slot.metric('coldburst_pool_hits_total{model="synthetic"}') == 400
     assert one_slot.metric('coldburst_pool_misses_total{model="synthetic"}') == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
-@pytest.mark.parametrize("mode", ["warm-pool", "cold-load"])
-def test_a_slots_thread_keeps_to_no_core(tmp_path: Path, synthetic: SyntheticFactory, mode: str) -> None:
-    """It wakes on the event loop's, and may then run where the whole process may."""
-    engine = synthetic(input_elements=ELEMENTS, output_elements=ELEMENTS)
-    with serving(tmp_path, engine, "--mode", mode) as server:
-        with clients(server, 1) as (connection,):
-            for _ in range(20):
-                connection.sendall(raw_request(good_body()))
-                assert read_reply(connection)[0] == 200
-        allowed = os.sched_getaffinity(server.process.pid)
-        threads = [int(entry.name) for entry in Path(f"/proc/{server.process.pid}/task").iterdir()]
-        assert len(threads) > 1
-        assert [os.sched_getaffinity(thread) for thread in threads] == [allowed] * len(threads)
 
 
 def test_ten_thousand_requests_on_sixteen_connections(tmp_path: Path, synthetic: SyntheticFactory) -> None:
