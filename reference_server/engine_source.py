@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.engine.manifest import Manifest
 from bench.engine.probe import count_probe_cases, read_probe
 from bench.errors import EngineRefused
-from reference_server.loader import load_engine, run_probe
+from reference_server.loader import check_loading, load_engine, run_probe
 from reference_server.phases import Phases
 from reference_server.runtimes import Engine, Slot
 
@@ -35,6 +35,10 @@ class EngineSource:
     def can_share(self) -> bool:
         """Whether the next taker gets an engine that is loaded already."""
         return self._engine is not None
+
+    def check_later_load(self) -> None:
+        """Raises BenchError where it cannot succeed."""
+        check_loading(self.engine_dir, self.manifest, self._options, trust=self._trust)
 
     def take(self, phases: Phases) -> Engine:
         """Raises BenchError, or what the runtime raises, where the load fails; nothing is held then."""

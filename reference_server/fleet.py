@@ -112,9 +112,10 @@ class Fleet:
     # Life
 
     async def start(self) -> None:
-        """Make the slots that the mode promises, each having answered every case of the probe. Raises LoadFailed.
+        """Make the slots that the mode promises, each having answered every case of the probe. Raises BenchError, mostly LoadFailed.
 
-        cold-load loads, answers and unloads once; lazy loads nothing. The health check runs from here on.
+        cold-load loads, answers and unloads once; lazy loads nothing, and finds only what is wrong with its settings.
+        The health check runs from here on.
         """
         loop = self._loop = asyncio.get_running_loop()
         try:
@@ -130,6 +131,8 @@ class Fleet:
                 self._starting = loop.create_future()
                 self.grow(0)
                 await self._starting
+            else:
+                self.source.check_later_load()
         except BaseException:
             await self.close()
             raise

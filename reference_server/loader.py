@@ -42,6 +42,15 @@ def load_engine(engine_dir: Path, options: Mapping[str, str], phases: Phases, *,
     return runtime.load(manifest, engine_dir, engine_bytes, options, phases, trusted=trust is not None)
 
 
+def check_loading(engine_dir: Path, manifest: Manifest, options: Mapping[str, str], *, trust: Path | None = None) -> None:
+    """What can be known of a later `load_engine` without the engine and its library. Raises EngineRefused or BenchError."""
+    if trust is not None:
+        from bench.engine.signature import check_signature
+
+        check_signature(engine_dir, trust)
+    open_runtime(manifest.runtime).check_options(manifest, options)
+
+
 def read_file(path: Path) -> bytes:
     """All of an engine's file. Raises EngineRefused where it is missing."""
     try:

@@ -161,6 +161,8 @@ def test_the_answer_in_one_sentence() -> None:
         "a cold process takes 200 ms until its first correct answer, 50 warm requests' worth of time, "
         "75% of it starting Python and imports and 20% deserialise; a warm slot answers in 4.00 ms"
     )
+    server = Rows().trial("server", {"listen": 80, "library": 10, "deserialise": 6, "ready": 4}).summary().sentence
+    assert "90% of it starting Python and imports and 6% deserialise" in server
     assert Rows().trial("warm", WARM).summary().sentence == "a warm slot answers in 4.00 ms (median)"
     assert Rows().trial("slot", {"slot": 3, "check": 1}).summary().sentence == (
         "a cold slot takes 4.00 ms until its first correct answer, 75% of it slot and 25% check"

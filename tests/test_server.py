@@ -1073,6 +1073,9 @@ def test_an_engine_deleted_under_a_running_server(tmp_path: Path, engine: Callab
         (["{engine}", "{engine}"], "both called 'synthetic'"),
         (["{failing}"], "declared to fail"),
         (["{engine}", "--trust", "{missing}"], "is not an Ed25519 public key"),
+        (["{engine}", "--mode", "lazy", "--set", "no_such=1"], "unknown runtime setting 'no_such'"),
+        (["{engine}", "--mode", "lazy", "--trust", "{missing}"], "is not an Ed25519 public key"),
+        (["{engine}", "--mode", "elastic", "--min", "0", "--set", "threads=many"], "threads='many' is not a whole number"),
     ],
 )
 def test_a_start_that_fails_says_why_in_one_sentence(tmp_path: Path, engine: Callable[..., Path], arguments: list[str], names: str) -> None:

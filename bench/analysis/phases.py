@@ -25,7 +25,7 @@ PHASES = (
 TOTALS = ("total", "unattributed", "total_outside")
 FRESH_LEVELS = ("server", "process", "process-disk")  # each trial is a fresh process
 # Imports and everything before the library call: what a user can only save by not starting a process.
-_START_PHASES = ("spawn", "imports", "library")
+_START_PHASES = ("spawn", "imports", "library", "listen")  # a server listens once Python and its own modules are there
 _INFERENCE_PHASES = ("first_inference", "inference", "check")  # what is left of a total without these is before_inference
 _FLOORS = (
     ("read file, pages dropped", "floor-disk", "read_file"),

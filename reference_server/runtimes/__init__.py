@@ -65,6 +65,10 @@ class Runtime(Protocol):
 
     version: str
 
+    def check_options(self, manifest: Manifest, options: Mapping[str, str]) -> None:
+        """Raises BenchError where the settings cannot be right. Needs no library."""
+        ...
+
     def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
         """Get ready for this engine: import the library (`library`), initialise the device (`device`, where there is one). Repeatable.
 

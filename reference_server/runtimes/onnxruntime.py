@@ -130,6 +130,9 @@ class OrtRuntime:
 
     version = ""
 
+    def check_options(self, manifest: Manifest, options: Mapping[str, str]) -> None:
+        _settings(options)
+
     def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
         with phases.phase("library"):
             onnxruntime = import_onnxruntime()
@@ -159,11 +162,7 @@ class OrtRuntime:
         onnxruntime = import_onnxruntime()
         check_runtime_version(manifest, onnxruntime.__version__)
         check_cpu(manifest)
-        settings = parse_options(OrtOptions, options)
-        if settings.load_optimization not in _LOAD_OPTIMIZATION:
-            raise BenchError(
-                f"runtime setting load_optimization={settings.load_optimization!r} is not one of {', '.join(_LOAD_OPTIMIZATION)}"
-            )
+        settings = _settings(options)
         with phases.phase("deserialise"):
             session_options = onnxruntime.SessionOptions()
             session_options.intra_op_num_threads = settings.threads
@@ -199,6 +198,14 @@ def _resolve(tensor: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...] | None
             return None
         shape.append(size)
     return tuple(shape)
+
+
+def _settings(options: Mapping[str, str]) -> OrtOptions:
+    settings = parse_options(OrtOptions, options)
+    if settings.load_optimization not in _LOAD_OPTIMIZATION:
+        known = ", ".join(_LOAD_OPTIMIZATION)
+        raise BenchError(f"runtime setting load_optimization={settings.load_optimization!r} is not one of {known}")
+    return settings
 
 
 RUNTIME = OrtRuntime()

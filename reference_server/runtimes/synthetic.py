@@ -152,6 +152,9 @@ class SyntheticRuntime:
         self._loads = 0
         self._lock = threading.Lock()
 
+    def check_options(self, manifest: Manifest, options: Mapping[str, str]) -> None:
+        parse_options(SyntheticOptions, options)
+
     def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
         with phases.phase("library"):
             import numpy  # noqa: F401  (what a real library would import too)

@@ -103,6 +103,9 @@ class TensorrtRuntime:
         assert self._cuda is not None, "start() comes first"
         return self._cuda
 
+    def check_options(self, manifest: Manifest, options: Mapping[str, str]) -> None:
+        _settings(manifest, options)
+
     def start(self, manifest: Manifest, options: Mapping[str, str], phases: Phases) -> None:
         settings = _settings(manifest, options)
         with self._lock:
